@@ -1,0 +1,47 @@
+"""What every buffer offers to the loop, to workflows and to checkpoints."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol
+
+from torch import Tensor
+
+from reverie.types import Batch, Row, RowIndex, State
+
+
+class Buffer(Protocol):
+    """Keeps rows and gives back windows of consecutive ones.
+
+    Rows that can no longer change are offered as write-once chunks; everything else is in ``get_state``.
+    """
+
+    samplers: ClassVar[tuple[str, ...]]
+    """Names that ``sample`` accepts."""
+
+    def append(self, row: Row) -> None:
+        """One row of every stream."""
+        ...
+
+    def can_sample(self, size: int, length: int) -> bool:
+        """Whether ``size`` different windows of ``length`` rows exist."""
+        ...
+
+    def sample(self, size: int, length: int, *, sampler: str) -> Batch: ...
+
+    def write_back(self, index: RowIndex, values: dict[str, Tensor]) -> None:
+        """Replace what the policy stored with the last rows of a sampled batch."""
+        ...
+
+    def __len__(self) -> int:
+        """Rows held, over all streams."""
+        ...
+
+    def closed_chunks(self) -> range: ...
+
+    def chunk(self, index: int) -> dict[str, Tensor]: ...
+
+    def load_chunk(self, index: int, arrays: dict[str, Tensor]) -> None: ...
+
+    def get_state(self) -> State: ...
+
+    def set_state(self, state: State) -> None: ...

@@ -1,0 +1,171 @@
+"""Replay of sequences: one ring of rows per environment, windows that may cross episode borders.
+
+Written by hand because sampling inside a CUDA graph and exact resume exist in no library.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from reverie.types import Batch, ReverieError, Row, RowIndex, State
+
+CHUNK_ROWS = 1024
+"""Rows in one write-once chunk, over all streams."""
+
+
+class WorldModelSequenceBuffer:
+    """All streams grow together, one row each per ``append``. Row ids count appends since the beginning.
+
+    Samplers: ``uniform`` draws from every possible start; ``fresh_first`` first hands out, once each, the
+    non-overlapping windows that were completed since the last sample, and fills up with uniform ones.
+    """
+
+    samplers: ClassVar[tuple[str, ...]] = ("uniform", "fresh_first")
+
+    def __init__(self, *, capacity: int, num_streams: int, rng: Generator) -> None:
+        if capacity < num_streams:
+            raise ReverieError(
+                f"buffer.capacity ({capacity}) must be at least the number of environments ({num_streams})."
+            )
+        self._length = capacity // num_streams
+        self._num_streams = num_streams
+        self._rng = rng
+        self._chunk_length = min(max(1, CHUNK_ROWS // num_streams), self._length)
+        self._rows: dict[str, Tensor] = {}
+        """Immutable once written: [streams, length, ...] by flat name (`obs/vector`, `reward`, ...)."""
+        self._stored: dict[str, Tensor] = {}
+        """Mutable side arrays: what the policy stored, refreshed by ``write_back``."""
+        self._count = 0
+        self._fresh: dict[int, int] = {}
+        """By window length: how many completed windows have been handed out."""
+
+    def __len__(self) -> int:
+        return min(self._count, self._length) * self._num_streams
+
+    def append(self, row: Row) -> None:
+        flat = _flat(row)
+        if not self._rows:
+            self._rows = {name: self._allocated(value) for name, value in flat.items()}
+            self._stored = {name: self._allocated(value) for name, value in row.stored.items()}
+        slot = self._count % self._length
+        for name, value in flat.items():
+            self._rows[name][:, slot] = value
+        for name, value in row.stored.items():
+            self._stored[name][:, slot] = value
+        self._count += 1
+
+    def can_sample(self, size: int, length: int) -> bool:
+        starts = min(self._count, self._length) - length + 1
+        return starts > 0 and starts * self._num_streams >= size
+
+    def sample(self, size: int, length: int, *, sampler: str) -> Batch:
+        """``size`` windows of ``length`` rows. Allowed only where ``can_sample`` is true."""
+        held = min(self._count, self._length)
+        device = self._rng.device
+        uniform = torch.rand(2, size, dtype=torch.float64, device=device, generator=self._rng)
+        stream = (uniform[0] * self._num_streams).long()
+        start = (uniform[1] * (held - length + 1)).long() + (self._count - held)
+        if sampler == "fresh_first":
+            fresh = self._take_fresh(size, length)
+            stream[: len(fresh)] = torch.tensor([stream for stream, _ in fresh], dtype=torch.int64, device=device)
+            start[: len(fresh)] = torch.tensor([start for _, start in fresh], dtype=torch.int64, device=device)
+        slot = (start.unsqueeze(1) + torch.arange(length, device=device)) % self._length
+        return self._window(RowIndex(stream=stream, slot=slot))
+
+    def write_back(self, index: RowIndex, values: dict[str, Tensor]) -> None:
+        for name, value in values.items():
+            slot = index.slot[:, -value.shape[1] :]
+            self._stored[name][index.stream.unsqueeze(1), slot] = value.to(self._stored[name].dtype)
+
+    def closed_chunks(self) -> range:
+        oldest = max(0, self._count - self._length)
+        return range(oldest // self._chunk_length, self._count // self._chunk_length)
+
+    def chunk(self, index: int) -> dict[str, Tensor]:
+        return self._span(*self._chunk_span(index))
+
+    def load_chunk(self, index: int, arrays: dict[str, Tensor]) -> None:
+        first = (index + 1) * self._chunk_length - next(iter(arrays.values())).shape[1]
+        self._write_span(first, arrays)
+
+    def get_state(self) -> State:
+        """Rows that are in no closed chunk, the side arrays, and where everything stands."""
+        tail_start = max(self._count // self._chunk_length * self._chunk_length, self._count - self._length, 0)
+        return {
+            "count": self._count,
+            "fresh": {str(length): taken for length, taken in self._fresh.items()},
+            "tail": self._span(tail_start, self._count) if self._rows else {},
+            "stored": {name: value[:, : self._count].clone() for name, value in self._stored.items()},
+        }
+
+    def set_state(self, state: State) -> None:
+        """Chunks first (``load_chunk``), then this."""
+        self._count = state["count"]
+        self._fresh = {int(length): taken for length, taken in state["fresh"].items()}
+        if state["tail"]:
+            tail_length = next(iter(state["tail"].values())).shape[1]
+            self._write_span(self._count - tail_length, state["tail"])
+        for name, value in state["stored"].items():
+            if name not in self._stored:
+                self._stored[name] = self._allocated(value[:, 0])
+            self._stored[name][:, : value.shape[1]].copy_(value)
+
+    def _take_fresh(self, size: int, length: int) -> list[tuple[int, int]]:
+        """(stream, start) of up to ``size`` completed windows that were not handed out yet."""
+        completed = self._count // length * self._num_streams
+        oldest = -(-max(0, self._count - self._length) // length) * self._num_streams
+        first = max(self._fresh.get(length, completed - size), oldest)
+        taken = range(first, min(first + size, completed))
+        self._fresh[length] = max(first, taken.stop)
+        return [(number % self._num_streams, number // self._num_streams * length) for number in taken]
+
+    def _window(self, index: RowIndex) -> Batch:
+        stream = index.stream.unsqueeze(1)
+        rows = {name: value[stream, index.slot] for name, value in self._rows.items()}
+        is_last = rows["is_last"].clone()
+        # An episode that a restart abandoned has no last row of its own: the next first row shows where it ended.
+        is_last[:, :-1] |= rows["is_first"][:, 1:]
+        return Batch(
+            obs={name.removeprefix("obs/"): value for name, value in rows.items() if name.startswith("obs/")},
+            reward=rows["reward"],
+            is_first=rows["is_first"],
+            is_last=is_last,
+            is_terminal=rows["is_terminal"],
+            action=rows["action"],
+            stored={name: value[stream, index.slot] for name, value in self._stored.items()},
+            index=index,
+        )
+
+    def _allocated(self, value: Tensor) -> Tensor:
+        shape = (self._num_streams, self._length, *value.shape[1:])
+        return torch.zeros(shape, dtype=value.dtype, device=self._rng.device)
+
+    def _chunk_span(self, index: int) -> tuple[int, int]:
+        oldest = max(0, self._count - self._length)
+        return max(index * self._chunk_length, oldest), (index + 1) * self._chunk_length
+
+    def _slots(self, first: int, stop: int) -> Tensor:
+        return torch.arange(first, stop, device=self._rng.device) % self._length
+
+    def _span(self, first: int, stop: int) -> dict[str, Tensor]:
+        slots = self._slots(first, stop)
+        return {name: value[:, slots] for name, value in self._rows.items()}
+
+    def _write_span(self, first: int, arrays: dict[str, Tensor]) -> None:
+        for name, value in arrays.items():
+            if name not in self._rows:
+                self._rows[name] = self._allocated(value[:, 0])
+            self._rows[name][:, self._slots(first, first + value.shape[1])] = value.to(self._rng.device)
+
+
+def _flat(row: Row) -> dict[str, Tensor]:
+    return {f"obs/{key}": value for key, value in row.obs.items()} | {
+        "reward": row.reward,
+        "is_first": row.is_first,
+        "is_last": row.is_last,
+        "is_terminal": row.is_terminal,
+        "action": row.action,
+    }

@@ -1,0 +1,200 @@
+"""The composition root: configuration in, objects out. All wiring happens here and nothing else does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from reverie.buffers.base import Buffer
+from reverie.configuration import Allow, instantiate, plain, section, unknown_key
+from reverie.environments.base import Environment
+from reverie.environments.vector import VectorEnvironment
+from reverie.orchestration.checkpoint import CheckpointConfig, CheckpointManager
+from reverie.orchestration.display import Display
+from reverie.orchestration.evaluator import EvaluationConfig, Evaluator
+from reverie.orchestration.logger import Logger, LoggingConfig, make_sinks
+from reverie.orchestration.orchestrator import Orchestrator, Parts
+from reverie.orchestration.phases import PhaseSpec, parse_phases
+from reverie.runtime.rng import RandomStreams, derived_seed
+from reverie.targets import located
+from reverie.types import ReverieError, Space, Spaces
+from reverie.workflows.base import WorldModelWorkflow
+from reverie.workflows.context import WorkflowContext, WorldModelComponents
+from reverie.workflows.controllers import ControllerManager
+
+EVALUATION_BUFFER = "evaluation"
+"""The buffer of this name receives the rows of evaluations."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExperimentConfig:
+    name: str
+    seed: int = 0
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ReverieError(f"`experiment.seed` must be 0 or more, got {self.seed}.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingConfig:
+    total_timesteps: int
+    """Agent steps; phases refer to it."""
+    phases: list[Any]
+    resume_path: str | None = None
+    """A run folder, or a checkpoint in one, whose whole state this run begins with."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EnvironmentConfig:
+    """The section without its ``simulator``, which is the ``_target_`` node of one environment."""
+
+    num_envs: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SizeConfig:
+    """Read by the other sections through ``${size.*}``; checked here so that a wrong key or type is found."""
+
+    deter: int
+    hidden: int
+    stoch: int
+    classes: int
+    blocks: int
+    units: int
+    bins: int
+
+
+def assemble(config: DictConfig, *, device: torch.device, allow: Allow) -> Parts:
+    """Everything a training run needs below the loop. Fills in ``config._dims`` on the way."""
+    experiment = section(ExperimentConfig, config.experiment, path="experiment")
+    evaluation = section(EvaluationConfig, config.evaluation, path="evaluation")
+    section(SizeConfig, config.size, path="size")
+    rng = RandomStreams(experiment.seed, device=device)
+    environment, make = _environment(config, allow)
+    train_env = VectorEnvironment(
+        make, num_envs=environment.num_envs, seed=derived_seed(experiment.seed, "train") % 2**31
+    )
+    eval_env = evaluation_environment(config, episodes=evaluation.episodes, allow=allow)
+    streams = {EVALUATION_BUFFER: eval_env.num_envs}
+    buffers: dict[str, Buffer] = {
+        str(name): instantiate(
+            node,
+            path=f"buffer.{name}",
+            allow=allow,
+            num_streams=streams.get(str(name), train_env.num_envs),
+            rng=rng.stream(f"replay/{name}"),
+        )
+        for name, node in config.buffer.items()
+    }
+    workflow = assemble_workflow(
+        config, spaces=train_env.spaces, train_env=train_env, rng=rng, device=device, allow=allow
+    )
+    evaluator = Evaluator(
+        eval_env,
+        episodes=evaluation.episodes,
+        seed=experiment.seed,
+        device=device,
+        buffer=buffers.get(EVALUATION_BUFFER),
+    )
+    return Parts(workflow=workflow, buffers=buffers, train_env=train_env, evaluator=evaluator, rng=rng, device=device)
+
+
+def evaluation_environment(config: DictConfig, *, episodes: int, allow: Allow) -> VectorEnvironment:
+    """No more environments than episodes. They are reset with a seed of their own before they are used."""
+    evaluation = section(EvaluationConfig, config.evaluation, path="evaluation")
+    _, make = _environment(config, allow)
+    return VectorEnvironment(make, num_envs=min(evaluation.envs, episodes), seed=0)
+
+
+def assemble_workflow(
+    config: DictConfig,
+    *,
+    spaces: Spaces,
+    train_env: VectorEnvironment | None,
+    rng: RandomStreams,
+    device: torch.device,
+    allow: Allow,
+) -> WorldModelWorkflow:
+    """The initialised workflow. Components are made in the order of the YAML; each may add to ``_dims`` for the next."""
+    config["_dims"] = {
+        "obs": {key: _space_node(space) for key, space in spaces.obs.items()},
+        "action": _space_node(spaces.action),
+        "action_dim": spaces.action.dim,
+    }
+    # Initial weights depend on the seed alone; this is the only use of the global generator.
+    torch.manual_seed(derived_seed(plain(config.experiment)["seed"], "initial weights"))
+    components: dict[str, Any] = {}
+    for name, node in config.components.items():
+        components[str(name)] = instantiate(node, path=f"components.{name}", allow=allow)
+        if hasattr(components[str(name)], "dims"):
+            config["_dims"].update(components[str(name)].dims())
+    context = WorkflowContext(
+        config=plain(config),
+        device=device,
+        spaces=spaces,
+        train_env=train_env,
+        components=WorldModelComponents(components),
+        controllers=ControllerManager(_instances(config, "controller", allow)),
+        optimizers=_instances(config, "optimizers", allow),
+        rng=rng,
+    )
+    workflow = _workflow(plain(config.workflow), allow=allow)
+    workflow.initialize(context)
+    return workflow
+
+
+def phases_of(config: DictConfig) -> tuple[PhaseSpec, ...]:
+    return parse_phases(section(TrainingConfig, config.training, path="training").phases)
+
+
+def assemble_orchestrator(config: DictConfig, parts: Parts, *, folder: Path, display: Display) -> Orchestrator:
+    """The loop around ``parts``, which writes into ``folder``."""
+    logging = section(LoggingConfig, config.logging, path="logging")
+    checkpoint = section(CheckpointConfig, config.checkpoint, path="checkpoint")
+    resolved = plain(config)
+    return Orchestrator(
+        parts,
+        phases=phases_of(config),
+        evaluate_every=section(EvaluationConfig, config.evaluation, path="evaluation").every_steps,
+        checkpoints=CheckpointManager(folder, config=checkpoint, say=display.say),
+        logger=Logger(folder, config=logging, sinks=make_sinks(folder, config=logging, run_config=resolved)),
+        display=display,
+        labels={"experiment": resolved["experiment"]["name"], "task": resolved["task"], "logdir": str(folder)},
+    )
+
+
+def _environment(config: DictConfig, allow: Allow) -> tuple[EnvironmentConfig, Callable[[], Environment]]:
+    given = plain(config.environment)
+    simulator = given.pop("simulator", None)
+    environment = section(EnvironmentConfig, given, path="environment")
+    return environment, lambda: instantiate(simulator, path="environment.simulator", allow=allow)
+
+
+def _space_node(space: Space) -> dict[str, Any]:
+    return {"_target_": "reverie.types.Space", **asdict(space), "shape": list(space.shape)}
+
+
+def _instances(config: DictConfig, name: str, allow: Allow) -> dict[str, Any]:
+    nodes = config[name] or {}
+    return {str(key): instantiate(node, path=f"{name}.{key}", allow=allow) for key, node in nodes.items()}
+
+
+def _workflow(node: dict[str, Any], *, allow: Allow) -> WorldModelWorkflow:
+    """The class that ``_target_`` names; the other keys are the fields of the dataclass its ``config`` asks for."""
+    given = {key: value for key, value in node.items() if key != "_target_"}
+    target = located(node.get("_target_"), path="workflow._target_", allow=allow)
+    if not (isinstance(target, type) and issubclass(target, WorldModelWorkflow)):
+        raise ReverieError(f"`workflow._target_` must name a WorldModelWorkflow, got {node['_target_']}.")
+    config_class = get_type_hints(target.__init__).get("config")
+    if config_class is not None:
+        return target(section(config_class, given, path="workflow"))
+    for key in given:
+        raise unknown_key(key, ["_target_"], path="workflow")
+    return target()

@@ -1,0 +1,47 @@
+"""`reverie eval RUN`: play episodes with the agent of a run. Nothing is written into the folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from reverie.commands.arguments import Parser, natural, positive
+
+_DESCRIPTION = """\
+Play episodes with the agent saved in folder RUN and print the scores.
+
+The folder is only read: a copy on a read-only disk will do."""
+
+_EPILOG = """\
+examples:
+  reverie eval runs/dreamer_cartpole-20260101-120000
+  reverie eval runs/FOLDER --episodes 100 --seed 7
+  reverie eval runs/FOLDER --checkpoint NAME --json"""
+
+
+def run(arguments: list[str]) -> int:
+    parser = Parser("eval", description=_DESCRIPTION, epilog=_EPILOG)
+    parser.add_argument("run", metavar="RUN", type=Path, help="the run folder")
+    parser.add_argument("--episodes", type=positive, metavar="N", help="episodes to play (default: as the run says)")
+    parser.add_argument("--seed", type=natural, metavar="S", help="seed of the episodes (default: the run's own)")
+    parser.add_argument("--checkpoint", metavar="NAME", help="a folder in RUN/checkpoints (default: the newest)")
+    parser.add_allow()
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    given = parser.parse_args(arguments)
+
+    from reverie.configuration import read_config
+
+    read_config(given.run)
+
+    from reverie import session
+
+    scores = session.evaluate(
+        given.run, episodes=given.episodes, seed=given.seed, checkpoint=given.checkpoint, allow=given.allow
+    )
+    print(json.dumps(scores) if given.json else _table(scores))
+    return 0
+
+
+def _table(scores: dict[str, float]) -> str:
+    width = max(map(len, scores), default=0)
+    return "\n".join(f"{name:<{width}}  {value:>12.6g}" for name, value in scores.items())

@@ -1,0 +1,87 @@
+"""Hydra's and OmegaConf's complaints as one sentence each, in the words of the command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from reverie.commands.catalogue import CONFIGS, GROUPS, options
+from reverie.configuration import SECTIONS, nearest, omegaconf_sentence
+
+CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)
+"""What Hydra may raise while it reads arguments and composes; the job's own errors never pass through it."""
+
+
+def sentence(error: Exception, overrides: Sequence[str], config_dir: Path | None) -> str:
+    """What is wrong with the command line or with a config file, and what would be right."""
+    if isinstance(error, MissingConfigException):
+        return _missing_config(error, config_dir)
+    if isinstance(error, OverrideParseException):
+        return f"cannot read `{error.override}`: {_first_line(error)} (write key=value; quote odd text: 'key=\"a b\"')"
+    if isinstance(error, yaml.YAMLError):
+        return f"a config file is not valid YAML: {' '.join(str(error).split())}"
+    unknown = re.match(r"Could not (?:override|delete from config\.) '([^']+)'", str(error))
+    if unknown:
+        return _unknown_key(unknown[1], overrides, config_dir)
+    cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
+    if isinstance(cause, OmegaConfBaseException):
+        return omegaconf_sentence(cause)
+    if "Ambiguous value" in str(error):
+        return f"{_first_line(error)}: add --multirun to run once for each value, or quote the text"
+    return _first_line(error)
+
+
+def unknown_option(group: str, name: str, valid: Sequence[str]) -> str:
+    """The sentence for a choice that a config group does not hold."""
+    near = nearest(name, valid)
+    hint = f": did you mean '{near}'?" if near else ""
+    return f"unknown {group} '{name}'{hint} (available: {', '.join(valid)})"
+
+
+def _missing_config(error: MissingConfigException, config_dir: Path | None) -> str:
+    group, _, name = (error.missing_cfg_file or "").rpartition("/")
+    if group in GROUPS:
+        return unknown_option(group, name, list(options(group, config_dir)))
+    return unknown_option(group, name, error.options) if group and error.options else _first_line(error)
+
+
+def _unknown_key(key: str, overrides: Sequence[str], config_dir: Path | None) -> str:
+    known = [*SECTIONS, *GROUPS, *_composed_keys(overrides, config_dir)]
+    near = nearest(key, dict.fromkeys(known))
+    parent = key.rpartition(".")[0]
+    siblings = [name for name in known if parent and name.rpartition(".")[0] == parent]
+    hint = f"did you mean `{near}`?" if near else "`reverie train --cfg job` shows every key"
+    listed = f" (valid: {', '.join(name.rpartition('.')[2] for name in siblings)})" if siblings else ""
+    return f"unknown key `{key}`: {hint}{listed}"
+
+
+def _composed_keys(overrides: Sequence[str], config_dir: Path | None) -> list[str]:
+    """Every dotted key of the config that the chosen groups give. Overrides of single keys do not matter for it."""
+    chosen = [item for item in overrides if item.partition("=")[0] in GROUPS and "," not in item]
+    search_path = [f"hydra.searchpath=['file://{config_dir.resolve()}']"] if config_dir else []
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        config = compose("config", overrides=[*search_path, *chosen])
+    container = OmegaConf.to_container(config, resolve=False)
+    return list(_dotted(container, "")) if isinstance(container, Mapping) else []
+
+
+def _dotted(node: object, path: str) -> Iterator[str]:
+    items = node.items() if isinstance(node, Mapping) else enumerate(node) if isinstance(node, list) else ()
+    for key, value in items:
+        name = f"{path}.{key}" if path else str(key)
+        yield name
+        yield from _dotted(value, name)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".:") if lines else type(error).__name__

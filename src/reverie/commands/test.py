@@ -1,0 +1,73 @@
+"""`reverie test`: the tests of this checkout, on all its cores."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import reverie
+from reverie.commands.arguments import Parser
+
+_DESCRIPTION = """\
+Run the tests of this checkout with pytest, in parallel; further arguments go to pytest.
+
+`--all` adds the long ones: many kills and resumes, and full learning runs."""
+
+_EPILOG = """\
+examples:
+  reverie test
+  reverie test --all
+  reverie test tests/unit -k scheduler"""
+
+_MAX_WORKERS = 8  # each worker imports torch, about half a gigabyte
+
+
+def run(arguments: list[str]) -> int:
+    parser = Parser("test", description=_DESCRIPTION, epilog=_EPILOG)
+    parser.add_argument("--all", action="store_true", help="also the long tests")
+    given, rest = parser.parse_known_args(arguments)
+    root = checkout(Path(reverie.__file__))
+    for module, package in (("pytest", "pytest"), ("xdist", "pytest-xdist")):
+        _require(module, package)
+    command = [sys.executable, "-m", "pytest", *pytest_arguments(root, rest, is_complete=given.all)]
+    return subprocess.run(command, check=False).returncode
+
+
+def checkout(package_file: Path) -> Path:
+    """The root of the source tree that holds the package; an installed package has no tests beside it."""
+    root = package_file.resolve().parents[2]
+    if not (root / "tests").is_dir() or not (root / "pyproject.toml").is_file():
+        from reverie.types import ReverieError
+
+        raise ReverieError(
+            f"there are no tests beside the installed package in `{package_file.parent}`: "
+            "clone the repository and run `./reverie test` in it"
+        )
+    return root
+
+
+def pytest_arguments(root: Path, rest: list[str], *, is_complete: bool) -> list[str]:
+    """What pytest is called with: our defaults where the user said nothing else."""
+    has_workers = any(argument.startswith(("-n", "--numprocesses")) for argument in rest)
+    has_paths = any(Path(argument.partition("::")[0]).exists() for argument in rest if not argument.startswith("-"))
+    return [
+        *("-c", str(root / "pyproject.toml"), "--rootdir", str(root)),
+        *([] if has_workers else ["-n", str(min(_cores(), _MAX_WORKERS))]),
+        *(["--all"] if is_complete else []),
+        *rest,
+        *([] if has_paths else [str(root / "tests")]),
+    ]
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _require(module: str, package: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        from reverie.types import ReverieError
+
+        raise ReverieError(f"the tests need {package}: install it with `pip install -e '.[dev]'`")

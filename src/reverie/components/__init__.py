@@ -1,0 +1,1 @@
+"""The mathematics: networks, representation learners, controllers, return computers."""

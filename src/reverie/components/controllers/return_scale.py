@@ -1,0 +1,28 @@
+"""The range of returns, remembered: advantages are divided by it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class ReturnScale(nn.Module):
+    """Moving average of two percentiles of the returns. Starts at zero, is not debiased, and never falls below 1."""
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, *, low_quantile: float = 0.05, high_quantile: float = 0.95, rate: float = 0.01) -> None:
+        super().__init__()
+        self._rate = rate
+        self.register_buffer("quantiles", torch.tensor([low_quantile, high_quantile]))
+        self.register_buffer("low", torch.zeros(()))
+        self.register_buffer("high", torch.zeros(()))
+
+    @torch.no_grad()
+    def update(self, returns: Tensor) -> Tensor:
+        """Take these returns into account, then give the scale."""
+        low, high = torch.quantile(returns.flatten(), self.get_buffer("quantiles"))
+        self.low.lerp_(low, self._rate)
+        self.high.lerp_(high, self._rate)
+        return (self.high - self.low).clamp(min=1.0)

@@ -1,0 +1,1 @@
+"""Layers, output distributions, encoders and decoders."""

@@ -1,0 +1,121 @@
+"""What a head predicts: each distribution owns its prediction, its loss and, where it acts, its sample and entropy."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from reverie.components.networks.symlog import symexp, symlog
+
+
+class OneHot:
+    """Categorical over the last axis of ``logits``, mixed with ``unimix`` of the uniform distribution."""
+
+    def __init__(self, logits: Tensor, *, unimix: float = 0.0) -> None:
+        self._logits = logits.float()
+        self._unimix = unimix
+
+    @cached_property
+    def probs(self) -> Tensor:
+        probs = self._logits.softmax(-1)
+        return torch.add(self._unimix / probs.shape[-1], probs, alpha=1 - self._unimix) if self._unimix else probs
+
+    @cached_property
+    def log_probs(self) -> Tensor:
+        return self.probs.log() if self._unimix else self._logits.log_softmax(-1)
+
+    def sample(self, rng: Generator | None) -> Tensor:
+        """Class indices; the most likely ones when ``rng`` is None."""
+        probs = self.probs.detach()
+        if rng is None:
+            return probs.argmax(-1)
+        edges = probs.cumsum(-1)[..., :-1]  # without the last edge, rounding cannot lead beyond the last class
+        point = torch.rand(*probs.shape[:-1], 1, device=probs.device, generator=rng)
+        return (edges <= point).sum(-1)
+
+    def straight_through(self, index: Tensor) -> Tensor:
+        """The one-hot of ``index`` whose gradient is that of the probabilities."""
+        hard = torch.zeros_like(self.probs).scatter_(-1, index.unsqueeze(-1), 1.0)
+        # The bracket is exactly zero, so the value stays an exact one-hot.
+        return hard + (self.probs - self.probs.detach()) if torch.is_grad_enabled() else hard
+
+    def log_prob(self, index: Tensor) -> Tensor:
+        return self.log_probs.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+
+    def loss(self, index: Tensor) -> Tensor:
+        return -self.log_prob(index)
+
+    def entropy(self) -> Tensor:
+        return -(self.probs * self.log_probs).sum(-1)
+
+
+def kl_divergence(one: OneHot, other: OneHot) -> tuple[Tensor, Tensor]:
+    """KL(one || other) of each variable, twice: with gradients to ``other`` only, and to ``one`` only."""
+    fixed_one = one.probs.detach(), one.log_probs.detach()
+    to_other = (fixed_one[0] * (fixed_one[1] - other.log_probs)).sum(-1)
+    to_one = (one.probs * (one.log_probs - other.log_probs.detach())).sum(-1)
+    return to_other, to_one
+
+
+def symexp_bins(count: int) -> Tensor:
+    """``count`` values, symmetric around zero, spaced exponentially up to symexp(20)."""
+    half = symexp(torch.linspace(-20, 0, (count + 1) // 2))
+    mirrored = -half.flip(0)
+    return torch.cat([half, mirrored[1:] if count % 2 else mirrored])
+
+
+class TwoHot:
+    """A scalar as a distribution over fixed bins. The target stays raw: only the bins are spaced exponentially."""
+
+    def __init__(self, logits: Tensor, bins: Tensor) -> None:
+        self._log_probs = logits.float().log_softmax(-1)
+        self._bins = bins
+
+    def mean(self) -> Tensor:
+        # Pairing the halves makes the prediction of zero logits exactly zero.
+        weighted = self._log_probs.exp() * self._bins
+        count = self._bins.shape[0]
+        low, centre, high = weighted.split([count // 2, count % 2, count // 2], dim=-1)
+        return (low.flip(-1) + high).sum(-1) + centre.sum(-1)
+
+    def loss(self, target: Tensor) -> Tensor:
+        """Cross entropy to the two bins around ``target``, weighted linearly by distance."""
+        count = self._bins.shape[0]
+        above = torch.searchsorted(self._bins, target.contiguous(), right=True)
+        below = (above - 1).clamp(min=0)
+        above = above.clamp(max=count - 1)
+        gap_below, gap_above = (self._bins[below] - target).abs(), (self._bins[above] - target).abs()
+        is_outside = below == above  # beyond an end, both neighbours are the same bin
+        gap_below = torch.where(is_outside, torch.ones_like(gap_below), gap_below)
+        gap_above = torch.where(is_outside, torch.ones_like(gap_above), gap_above)
+        pairs = self._log_probs.gather(-1, torch.stack([below, above], -1))
+        return -(pairs * torch.stack([gap_above, gap_below], -1)).sum(-1) / (gap_below + gap_above)
+
+
+class Binary:
+    """A probability, trained on targets between 0 and 1."""
+
+    def __init__(self, logit: Tensor) -> None:
+        self._logit = logit.float()
+
+    def mean(self) -> Tensor:
+        return self._logit.sigmoid()
+
+    def loss(self, target: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(self._logit, target, reduction="none")
+
+
+class SymlogMse:
+    """A vector predicted in symlog space: squared error summed over its dimensions, without a factor of one half."""
+
+    def __init__(self, prediction: Tensor) -> None:
+        self._prediction = prediction.float()
+
+    def mean(self) -> Tensor:
+        return symexp(self._prediction)
+
+    def loss(self, target: Tensor) -> Tensor:
+        return (self._prediction - symlog(target.float())).square().sum(-1)

@@ -1,0 +1,51 @@
+"""Small networks that end in a distribution."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from reverie.components.networks.distributions import Binary, OneHot, TwoHot, symexp_bins
+from reverie.components.networks.layers import Mlp, linear
+
+
+class TwoHotHead(nn.Module):
+    """Predicts a scalar (reward, value). The zero output layer makes the first predictions exactly zero."""
+
+    bins: Tensor
+
+    def __init__(self, *, feature_dim: int, layers: int, units: int, bins: int = 255, outscale: float = 0.0) -> None:
+        super().__init__()
+        self.mlp = Mlp(feature_dim, layers=layers, units=units)
+        self.output = linear(self.mlp.output_dim, bins, outscale=outscale)
+        self.register_buffer("bins", symexp_bins(bins), persistent=False)
+
+    def forward(self, feature: Tensor) -> TwoHot:
+        return TwoHot(self.output(self.mlp(feature)), self.bins)
+
+
+class BinaryHead(nn.Module):
+    """Predicts a probability (does the episode continue?)."""
+
+    def __init__(self, *, feature_dim: int, layers: int, units: int, outscale: float = 1.0) -> None:
+        super().__init__()
+        self.mlp = Mlp(feature_dim, layers=layers, units=units)
+        self.output = linear(self.mlp.output_dim, 1, outscale=outscale)
+
+    def forward(self, feature: Tensor) -> Binary:
+        return Binary(self.output(self.mlp(feature)).squeeze(-1))
+
+
+class OneHotHead(nn.Module):
+    """Predicts one of ``classes`` (a discrete action)."""
+
+    def __init__(
+        self, *, feature_dim: int, layers: int, units: int, classes: int, outscale: float = 0.01, unimix: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.mlp = Mlp(feature_dim, layers=layers, units=units)
+        self.output = linear(self.mlp.output_dim, classes, outscale=outscale)
+        self.classes = classes
+        self._unimix = unimix
+
+    def forward(self, feature: Tensor) -> OneHot:
+        return OneHot(self.output(self.mlp(feature)), unimix=self._unimix)

@@ -1,0 +1,96 @@
+"""Linear layers, block-diagonal layers and the plain network of linear, norm and activation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+NORM_EPSILON = 1e-4
+
+
+def truncated_normal_(weight: Tensor, *, fan_in: int, outscale: float = 1.0) -> Tensor:
+    """Normal truncated at two deviations, rescaled to unit variance over ``fan_in`` inputs, times ``outscale``."""
+    with torch.no_grad():
+        nn.init.trunc_normal_(weight, mean=0.0, std=1.0, a=-2.0, b=2.0)
+        return weight.mul_(outscale * 1.1368 * math.sqrt(1 / fan_in))
+
+
+def linear(input_dim: int, output_dim: int, *, outscale: float = 1.0) -> nn.Linear:
+    """A linear layer with bias 0; ``outscale`` 0 makes its first output exactly zero."""
+    layer = nn.Linear(input_dim, output_dim)
+    truncated_normal_(layer.weight, fan_in=input_dim, outscale=outscale)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class BlockLinear(nn.Module):
+    """``blocks`` independent linear layers side by side: [..., blocks, in / blocks] -> [..., blocks, out / blocks]."""
+
+    def __init__(self, input_dim: int, output_dim: int, *, blocks: int) -> None:
+        super().__init__()
+        if input_dim % blocks or output_dim % blocks:
+            raise ValueError(f"{blocks} blocks divide neither {input_dim} inputs nor {output_dim} outputs evenly")
+        self.weight = nn.Parameter(torch.empty(blocks, input_dim // blocks, output_dim // blocks))
+        self.bias = nn.Parameter(torch.zeros(output_dim))
+        # The fan-in is the total input size, as in the reference: sqrt(blocks) smaller than one block's own.
+        truncated_normal_(self.weight, fan_in=input_dim)
+
+    def forward(self, x_NGI: Tensor) -> Tensor:
+        blocks, _, size = self.weight.shape
+        y_GNO = torch.baddbmm(self.bias.view(blocks, 1, size), x_NGI.transpose(0, 1), self.weight)
+        return y_GNO.transpose(0, 1)
+
+
+class NormSilu(nn.Module):
+    """SiLU(x / sqrt(mean(x^2) + 1e-4) * scale) over the last axis: a norm without shift, then the activation."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            return _NormSilu.apply(x, self.scale)
+        return F.silu(F.rms_norm(x.float(), self.scale.shape, self.scale, NORM_EPSILON)).to(x.dtype)
+
+
+class _NormSilu(torch.autograd.Function):
+    """Both in one node of the graph: a small model on a CPU spends its time on the number of operations."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
+        inverse = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32).square_()
+        inverse = inverse.div_(x.shape[-1]).add_(NORM_EPSILON).rsqrt_()
+        normed = x * inverse
+        scaled = normed * scale
+        ctx.save_for_backward(normed, inverse, scaled, scale)
+        return F.silu(scaled).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        normed, inverse, scaled, scale = ctx.saved_tensors
+        grad_scaled = torch.ops.aten.silu_backward(grad.to(scaled.dtype), scaled)
+        grad_scale = (grad_scaled * normed).flatten(0, -2).sum(0)
+        grad_normed = grad_scaled * scale
+        along = (grad_normed * normed).mean(-1, keepdim=True)
+        return torch.addcmul(grad_normed, normed, along, value=-1).mul_(inverse).to(grad.dtype), grad_scale
+
+
+class Mlp(nn.Module):
+    """``layers`` times linear, RMS norm, SiLU."""
+
+    def __init__(self, input_dim: int, *, layers: int, units: int) -> None:
+        super().__init__()
+        sizes = [input_dim] + [units] * layers
+        self.linears = nn.ModuleList([linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False)])
+        self.norms = nn.ModuleList([NormSilu(units) for _ in range(layers)])
+        self.output_dim = sizes[-1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer, norm in zip(self.linears, self.norms, strict=True):
+            x = norm(layer(x))
+        return x

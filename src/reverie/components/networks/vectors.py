@@ -1,0 +1,65 @@
+"""Encoder and decoder for vector observations: continuous ones through symlog, discrete ones as one-hots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from reverie.components.networks.distributions import OneHot, SymlogMse
+from reverie.components.networks.layers import Mlp, linear
+from reverie.components.networks.symlog import symlog
+from reverie.types import ReverieError, Space
+
+
+class VectorEncoder(nn.Module):
+    """All keys, concatenated in sorted order, through one network to tokens."""
+
+    def __init__(self, *, spaces: Mapping[str, Space], layers: int, units: int) -> None:
+        super().__init__()
+        self._spaces = _vector_spaces(spaces)
+        self.mlp = Mlp(sum(space.dim for space in self._spaces.values()), layers=layers, units=units)
+
+    def dims(self) -> dict[str, int]:
+        return {"token_dim": self.mlp.output_dim}
+
+    def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
+        return self.mlp(torch.cat([_vector(obs[key], space) for key, space in self._spaces.items()], dim=-1))
+
+
+class VectorDecoder(nn.Module):
+    """One network on the latent, one linear output per key."""
+
+    def __init__(self, *, spaces: Mapping[str, Space], feature_dim: int, layers: int, units: int) -> None:
+        super().__init__()
+        self._spaces = _vector_spaces(spaces)
+        self.mlp = Mlp(feature_dim, layers=layers, units=units)
+        self.outputs = nn.ModuleDict(
+            {key.replace(".", "_"): linear(self.mlp.output_dim, space.dim) for key, space in self._spaces.items()}
+        )
+
+    def forward(self, feature: Tensor) -> dict[str, OneHot | SymlogMse]:
+        hidden = self.mlp(feature)
+        outputs = zip(self._spaces.items(), self.outputs.values(), strict=True)
+        return {
+            key: OneHot(layer(hidden)) if space.is_discrete else SymlogMse(layer(hidden))
+            for (key, space), layer in outputs
+        }
+
+
+def _vector_spaces(spaces: Mapping[str, Space]) -> dict[str, Space]:
+    for key, space in spaces.items():
+        if space.is_image or len(space.shape) > 1:
+            raise ReverieError(
+                f"observation '{key}' has shape {space.shape}; this experiment's encoder reads vectors only: "
+                "choose a task with vector observations (`reverie tasks` lists them)."
+            )
+    return {key: spaces[key] for key in sorted(spaces)}
+
+
+def _vector(value: Tensor, space: Space) -> Tensor:
+    if space.classes is not None:
+        return F.one_hot(value.long(), space.classes).float()
+    return symlog(value.float())

@@ -1,0 +1,1 @@
+"""What turns observations into latents and predicts the next ones."""

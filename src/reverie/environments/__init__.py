@@ -1,0 +1,1 @@
+"""Simulators: one environment per suite file, and N of them side by side."""

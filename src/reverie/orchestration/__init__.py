@@ -1,0 +1,1 @@
+"""When things happen: loop, phases, checkpoints, logging, evaluation."""

@@ -1,0 +1,100 @@
+"""The reading side of a run's checkpoints: which there are, whether they are whole, and what they hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from reverie.orchestration.array_file import read_arrays
+from reverie.orchestration.durable_files import TEMPORARY_PREFIX, reason
+from reverie.orchestration.manifest import ARRAYS_FILE, MANIFEST_FILE, STATE_FILE, DamageError, Manifest, chunk_file
+from reverie.orchestration.state_tree import unflattened
+from reverie.types import ReverieError, State
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A checkpoint that was found whole."""
+
+    name: str
+    state: State
+    manifest: Manifest
+
+
+class CheckpointReader:
+    """Reads only JSON and arrays, and only the files that a checkpoint is made of; other files stay unopened."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self.checkpoints = run_folder / "checkpoints"
+        self.replay = run_folder / "replay"
+
+    def names(self) -> list[str]:
+        """All checkpoints from the oldest to the newest, whole or not."""
+        if not self.checkpoints.is_dir():
+            return []
+        folders = [path for path in self.checkpoints.iterdir() if path.is_dir()]
+        return sorted(path.name for path in folders if not path.name.startswith(TEMPORARY_PREFIX))
+
+    def chunk_path(self, buffer: str, index: int) -> Path:
+        return self.replay / buffer / chunk_file(index)
+
+    def manifest(self, name: str) -> Manifest:
+        try:
+            data = (self.checkpoints / name / MANIFEST_FILE).read_bytes()
+        except FileNotFoundError as error:
+            raise DamageError(f"{MANIFEST_FILE}: missing") from error
+        except OSError as error:
+            raise DamageError(f"{MANIFEST_FILE}: {reason(error)}") from error
+        try:
+            return Manifest.from_bytes(data)
+        except ReverieError as error:
+            raise ReverieError(f"cannot read checkpoint {name} in {self.checkpoints}: {error}") from error
+
+    def read(self, name: str, *, with_replay: bool) -> Loaded:
+        """The checkpoint after every checksum agreed, those of its replay chunks only if asked; else DamageError."""
+        manifest = self.manifest(name)
+        folder = self.checkpoints / name
+        for file, record in manifest.files.items():
+            _require_none(file, record.problem(folder / file))
+        if with_replay:
+            for buffer, records in manifest.chunks.items():
+                for index, record in records.items():
+                    path = self.chunk_path(buffer, index)
+                    _require_none(f"replay/{buffer}/{path.name}", record.problem(path))
+        try:
+            arrays = read_arrays(folder / ARRAYS_FILE)
+        except (SafetensorError, OSError) as error:
+            raise DamageError(f"{ARRAYS_FILE}: {error}") from error
+        try:
+            state = unflattened((folder / STATE_FILE).read_bytes(), arrays)
+        except (ValueError, OSError) as error:
+            raise DamageError(f"{STATE_FILE}: {error}") from error
+        return Loaded(name, state, manifest)
+
+    def is_complete(self, name: str) -> bool:
+        """The cheap check: a good manifest, and every file that it names present in its full length."""
+        try:
+            manifest = self.manifest(name)
+        except DamageError:
+            return False
+        own = [record.size_problem(self.checkpoints / name / file) for file, record in manifest.files.items()]
+        chunks = [
+            record.size_problem(self.chunk_path(buffer, index))
+            for buffer, records in manifest.chunks.items()
+            for index, record in records.items()
+        ]
+        return all(problem is None for problem in [*own, *chunks])
+
+    def is_whole(self, name: str) -> bool:
+        """Complete, and its own files agree with their checksums; chunks are write-once and only measured."""
+        if not self.is_complete(name):
+            return False
+        manifest = self.manifest(name)
+        return all(rec.problem(self.checkpoints / name / file) is None for file, rec in manifest.files.items())
+
+
+def _require_none(file: str, problem: str | None) -> None:
+    if problem is not None:
+        raise DamageError(f"{file}: {problem}")

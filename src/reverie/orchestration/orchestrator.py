@@ -1,0 +1,324 @@
+"""Owns the loop: asks the scheduler what comes next, lets the workflow do it, logs, evaluates and saves.
+
+It knows no algorithm. Everything it remembers is one tree of state, so that a killed run goes on as the same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from reverie.buffers.base import Buffer
+from reverie.environments.vector import VectorEnvironment
+from reverie.orchestration.checkpoint import CheckpointManager, Loaded
+from reverie.orchestration.display import Display, Progress
+from reverie.orchestration.evaluator import Evaluator
+from reverie.orchestration.logger import Counters, Logger
+from reverie.orchestration.phase_scheduler import Action, PhaseScheduler
+from reverie.orchestration.phases import HookSpec, PhaseSpec
+from reverie.orchestration.scoreboard import Scoreboard
+from reverie.orchestration.signals import StopSignals
+from reverie.orchestration.state_tree import compare_shapes
+from reverie.orchestration.stopwatch import Stopwatch
+from reverie.runtime.rng import RandomStreams
+from reverie.types import Phase, ReverieError, State
+from reverie.workflows.base import WorldModelWorkflow
+
+PREFIXES = {"update_controller": "controller"}
+"""Metric prefixes of updating hooks; all others are logged under ``train``."""
+
+SHAPED = ("components", "controllers", "optimizers")
+"""Parts of the state whose arrays have the sizes of the model."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """What a run consists of, apart from the loop itself."""
+
+    workflow: WorldModelWorkflow
+    buffers: Mapping[str, Buffer]
+    train_env: VectorEnvironment
+    evaluator: Evaluator
+    rng: RandomStreams
+    device: torch.device
+
+
+class Orchestrator:
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        phases: tuple[PhaseSpec, ...],
+        evaluate_every: int | None,
+        checkpoints: CheckpointManager,
+        logger: Logger,
+        display: Display,
+        labels: Mapping[str, str],
+    ) -> None:
+        """``labels`` are the names that a person sees: experiment, task and logdir."""
+        self._parts = parts
+        self._workflow = parts.workflow
+        self._scheduler = PhaseScheduler(phases)
+        self._evaluate_every = evaluate_every
+        self.checkpoints = checkpoints
+        self._logger = logger
+        self._display = display
+        self.labels = labels
+        self._stopwatch = Stopwatch()
+        self.scoreboard = Scoreboard()
+        self._actions = 0
+        self._evaluated_at = 0
+        self._started_at = (0, 0)
+        self._enter_phase()
+
+    def begin(self) -> None:
+        """Start from nothing; what an earlier attempt logged is cut away."""
+        self._logger.reset()
+
+    def restore(self, loaded: Loaded, source: CheckpointManager) -> None:
+        """Go on from a checkpoint, which ``source`` has read. Usually that is this run's own manager."""
+        state = loaded.state
+        check_sizes(self._workflow, loaded)
+        source.restore_buffers(loaded, self._parts.buffers)
+        for name, owner in self._owners().items():
+            owner.set_state(state[name])
+        self._workflow.set_state(state)
+        for name, buffer in self._parts.buffers.items():
+            buffer.set_state(state["buffers"][name])
+        own = state["orchestrator"]
+        self._actions, self._evaluated_at = own["actions"], own["evaluated_at"]
+        self._stopwatch.continue_from(own["wall_seconds"])
+        self._started_at = (self._scheduler.totals.agent_steps, self._scheduler.totals.updates)
+        self._enter_phase()
+        if self._parts.train_env.inexact:
+            self._display.say(self._parts.train_env.inexact)
+
+    def run(self) -> int:
+        """Work until the phases are over or a signal asks to stop. Gives the exit code: 0, 130 or 143."""
+        with StopSignals() as signals:
+            self._display.start()
+            try:
+                while (action := self._scheduler.next_action(self._is_ready)) is not None:
+                    self._perform(action)
+                    if signals.received is not None:
+                        self._display.say("Stopping: saving a checkpoint. Ctrl-C again leaves at once, unsaved.")
+                        self.save()
+                        return 128 + signals.received
+                self.save()
+                if self._logger.has_pending:
+                    self._logger.write(self.counters(), self._time_metrics())
+                return 0
+            finally:
+                self._show(is_last=True)
+                self._display.stop()
+
+    def close(self) -> None:
+        self._logger.close()
+        self._parts.train_env.close()
+        self._parts.evaluator.close()
+
+    def counters(self) -> Counters:
+        totals = self._scheduler.totals
+        return Counters(
+            agent_steps=totals.agent_steps,
+            env_frames=totals.agent_steps * self._parts.train_env.frames_per_step,
+            updates=totals.updates,
+            wall_seconds=self._stopwatch.wall_seconds,
+        )
+
+    def save(self) -> None:
+        name = f"{self._scheduler.totals.agent_steps:010d}-{self._actions:010d}"
+        with self._stopwatch.measuring("checkpoint"):
+            self.checkpoints.save(name, self.get_state(), self._parts.buffers)
+
+    def get_state(self) -> State:
+        return {
+            "version": 1,
+            "global_step": self._scheduler.totals.agent_steps,
+            "workflow_name": type(self._workflow).__name__,
+            **self._workflow.get_state(),
+            **{name: owner.get_state() for name, owner in self._owners().items()},
+            "buffers": {name: buffer.get_state() for name, buffer in self._parts.buffers.items()},
+            "orchestrator": {
+                "actions": self._actions,
+                "evaluated_at": self._evaluated_at,
+                "wall_seconds": self._stopwatch.wall_seconds,
+            },
+        }
+
+    def _owners(self) -> dict[str, Any]:
+        return {
+            "phase_state": self._scheduler,
+            "environments": self._parts.train_env,
+            "evaluator": self._parts.evaluator,
+            "random_streams": self._parts.rng,
+            "scoreboard": self.scoreboard,
+            "checkpoints": self.checkpoints,
+            "logger": self._logger,
+        }
+
+    def _enter_phase(self) -> None:
+        """Turn the phase's YAML into objects once; the loop only looks them up."""
+        spec = self._scheduler.current_phase()
+        self._phase_index = self._scheduler.phase_index
+        if spec is None:
+            return
+        self._buffer = self._parts.buffers[spec.buffer] if spec.buffer else None
+        progress = torch.zeros((), device=self._parts.device)
+        self._phase = Phase(name=spec.name, type=spec.type, progress=progress, controller=spec.controller)
+        hooks = [hook for hook in spec.hooks if hook.kind == "update"]
+        self._hooks: dict[HookSpec, Callable[..., Any]] = {hook: getattr(self._workflow, hook.name) for hook in hooks}
+
+    def _is_ready(self, hook: HookSpec) -> bool:
+        """Whether the buffer of the scheduler's current phase holds enough for the hook's batch."""
+        if self._scheduler.phase_index != self._phase_index:
+            self._enter_phase()
+        assert hook.batch is not None and self._buffer is not None, "the parser lets no batch through without a buffer"
+        return self._buffer.can_sample(hook.batch.size, hook.batch.length + self._workflow.context_rows)
+
+    def _perform(self, action: Action) -> None:
+        if action.phase_index != self._phase_index:
+            self._enter_phase()
+        self._phase.progress.fill_(self._scheduler.progress())
+        steps = 0
+        if action.kind == "collect":
+            steps = self._collect()
+        elif action.kind == "evaluate":
+            self._evaluate()
+        else:
+            self._update(action.hook)
+        self._scheduler.advance(action, steps=steps)
+        self._actions += 1
+        self._afterwards()
+
+    def _collect(self) -> int:
+        env, before = self._parts.train_env, self._parts.train_env.seconds
+        start = self._stopwatch.elapsed_seconds
+        result = self._workflow.collect_step(self._scheduler.totals.agent_steps, phase=self._phase)
+        env_seconds = env.seconds - before
+        self._stopwatch.add("env", env_seconds)
+        self._stopwatch.add("policy", self._stopwatch.elapsed_seconds - start - env_seconds)
+        if self._buffer is not None:
+            with self._stopwatch.measuring("replay"):
+                self._buffer.append(result.trajectory)
+        self.scoreboard.add(result.episodes)
+        self._logger.add_episodes(result.episodes)
+        self._logger.add(result.metrics, prefix="collect")
+        self._logger.add(result.extras, prefix="workflow")
+        return result.steps
+
+    def _update(self, hook: HookSpec) -> None:
+        if hook.batch is None or self._buffer is None:
+            with self._stopwatch.measuring("update"):
+                result = self._hooks[hook](phase=self._phase)
+        else:
+            with self._stopwatch.measuring("replay"):
+                length = hook.batch.length + self._workflow.context_rows
+                batch = self._buffer.sample(hook.batch.size, length, sampler=hook.batch.sampler)
+            with self._stopwatch.measuring("update"):
+                result = self._hooks[hook](batch, phase=self._phase)
+            if result.write_back is not None:
+                with self._stopwatch.measuring("replay"):
+                    self._buffer.write_back(batch.index, result.write_back)
+        self._logger.add(result.metrics, prefix=PREFIXES.get(hook.name, "train"))
+
+    def _evaluate(self) -> None:
+        with self._stopwatch.measuring("evaluate"):
+            scores = self._parts.evaluator.evaluate(self._workflow.policy(self._phase.controller))
+        self.scoreboard.add_evaluation(scores)
+        self._logger.write_now(self.counters(), {f"eval/{name}": value for name, value in scores.items()})
+        self._display.say(
+            f"Evaluation after {self._scheduler.totals.agent_steps:,} steps: mean return "
+            f"{scores['return_mean']:.1f} over {scores['episodes']:.0f} episodes "
+            f"(from {scores['return_min']:.1f} to {scores['return_max']:.1f})."
+        )
+
+    def _afterwards(self) -> None:
+        """What step counts make due, in an order that a resumed run repeats."""
+        steps, updates = self._scheduler.totals.agent_steps, self._scheduler.totals.updates
+        every = self._evaluate_every
+        if every is not None and steps // every > self._evaluated_at // every:
+            self._evaluated_at = steps
+            self._evaluate()
+        if self._logger.should_write(steps, updates=updates):
+            self._logger.write(self.counters(), self._time_metrics())
+        if (message := self._scheduler.waiting_message()) is not None:
+            self._display.say(message)
+        if self.checkpoints.should_save(steps):
+            self.save()
+        if self._display.is_due():
+            self._show()
+
+    def _time_metrics(self) -> dict[str, float]:
+        return {f"time/{kind}": share for kind, share in self._stopwatch.shares().items()}
+
+    def _show(self, *, is_last: bool = False) -> None:
+        """Rates and time left are those of this process; a resumed run starts measuring anew."""
+        counters, elapsed = self.counters(), max(self._stopwatch.elapsed_seconds, 1e-9)
+        phases, index = self._scheduler.phases, min(self._phase_index, len(self._scheduler.phases) - 1)
+        known = [phase.duration_steps for phase in phases if phase.has_hook("collect")]
+        total = sum(duration for duration in known if duration is not None) if None not in known and known else None
+        steps = counters.agent_steps - self._started_at[0]
+        left = None
+        if total is not None and steps and not is_last:
+            left = max(0.0, elapsed * (total - counters.agent_steps) / steps)
+        self._display.update(
+            Progress(
+                experiment=self.labels["experiment"],
+                task=self.labels["task"],
+                logdir=self.labels["logdir"],
+                phase=phases[index].name,
+                phase_index=index,
+                num_phases=len(phases),
+                agent_steps=counters.agent_steps,
+                total_steps=total,
+                env_frames=counters.env_frames,
+                episodes=self.scoreboard.episodes,
+                score_now=self.scoreboard.now,
+                score_best=self.scoreboard.best,
+                updates=counters.updates,
+                updates_per_second=(counters.updates - self._started_at[1]) / elapsed,
+                frames_per_second=steps * self._parts.train_env.frames_per_step / elapsed,
+                seconds_left=left,
+                shares=self._stopwatch.shares(),
+                last_eval=self.scoreboard.evaluation.get("return_mean"),
+            )
+        )
+
+
+def check_sizes(workflow: WorldModelWorkflow, loaded: Loaded) -> None:
+    """Refuse a checkpoint of another workflow or of other sizes, before anything of it is used."""
+    name = type(workflow).__name__
+    if loaded.state["workflow_name"] != name:
+        raise ReverieError(
+            f"checkpoint {loaded.name} was written by the workflow {loaded.state['workflow_name']}, not by {name}."
+        )
+    current = workflow.get_state()
+    compare_shapes(
+        {part: current[part] for part in SHAPED},
+        {part: loaded.state[part] for part in SHAPED},
+        where=f"checkpoint {loaded.name}",
+    )
+
+
+def check_phases(phases: tuple[PhaseSpec, ...], parts: Parts) -> None:
+    """Whatever a phase names must exist, and be found missing before the first step."""
+    for phase in phases:
+        where = f"training.phases ('{phase.name}')"
+        if phase.buffer is not None and phase.buffer not in parts.buffers:
+            names = ", ".join(parts.buffers)
+            raise ReverieError(f"{where}: there is no buffer '{phase.buffer}'; the configuration has: {names}.")
+        for hook in phase.hooks:
+            if hook.kind == "update" and not callable(getattr(parts.workflow, hook.name, None)):
+                raise ReverieError(f"{where}: the workflow {type(parts.workflow).__name__} has no hook '{hook.name}'.")
+            if hook.batch is not None and phase.buffer is not None:
+                samplers = parts.buffers[phase.buffer].samplers
+                if hook.batch.sampler not in samplers:
+                    raise ReverieError(
+                        f"{where}: the buffer '{phase.buffer}' has no sampler '{hook.batch.sampler}'; "
+                        f"it has: {', '.join(samplers)}."
+                    )
+        parts.workflow.policy(phase.controller)

@@ -1,0 +1,218 @@
+"""Where metric lines go: a file that can be cut back, TensorBoard, and Weights & Biases."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from reverie.types import ReverieError
+
+WANDB_ID_FILE = "wandb_id.txt"
+"""Kept in the run folder, so that a resumed run continues the same W&B run."""
+
+
+class LineFile:
+    """A text file that grows by whole lines, each handed to the operating system at once, and can be cut back.
+
+    ``offset`` is its length in bytes. What the file held before stays until ``cut``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._file = path.open("ab", buffering=0)
+            self.offset = self._file.seek(0, os.SEEK_END)
+        except OSError as error:
+            raise self._problem("open", error) from error
+
+    def append(self, text: str) -> None:
+        rest = memoryview(f"{text}\n".encode())
+        length = len(rest)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            # A full disk may have taken half a line. Cutting needs no space; should it fail, readers skip the half.
+            with suppress(OSError):
+                os.ftruncate(self._file.fileno(), self.offset)
+            raise self._problem("write", error) from error
+        self.offset += length
+
+    def cut(self, offset: int) -> None:
+        """Forget everything after the first ``offset`` bytes."""
+        try:
+            size = os.fstat(self._file.fileno()).st_size
+            if size < offset:
+                raise ReverieError(
+                    f"{self._path} holds {size} bytes but the checkpoint was made when it held {offset}; "
+                    "put the original file back, or start a new run."
+                )
+            os.ftruncate(self._file.fileno(), offset)
+        except OSError as error:
+            raise self._problem("cut back", error) from error
+        self.offset = offset
+
+    def sync(self) -> None:
+        """Wait until the lines are on the disk."""
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise self._problem("write", error) from error
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _problem(self, verb: str, error: OSError) -> ReverieError:
+        return ReverieError(
+            f"cannot {verb} {self._path}: {error.strerror or error}; "
+            "make the folder writable and free some space, then resume the run."
+        )
+
+
+class Sink(Protocol):
+    """A second reader of the metric lines. ``step`` counts agent steps, ``line`` counts the lines of the run."""
+
+    def write(self, values: Mapping[str, float], *, step: int, line: int) -> None:
+        """Take one line and hand it to the operating system before returning."""
+        ...
+
+    def rewind(self, *, step: int | None, line: int) -> None:
+        """Go back to the moment when ``line`` lines were written, the last one at ``step`` (None: no line at all)."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class TensorBoardSink:
+    """Scalars over agent steps in ``folder``. The event file appears with the first line."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writer: Any = None
+        self._purge_step: int | None = None
+
+    def write(self, values: Mapping[str, float], *, step: int, line: int) -> None:
+        try:
+            if self._writer is None:
+                self._writer = self._new_writer()
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, global_step=step)
+            # Unflushed events would be lost in a kill although the checkpoint counts their lines as written.
+            self._writer.flush()
+        except OSError as error:
+            raise self._problem(error) from error
+
+    def rewind(self, *, step: int | None, line: int) -> None:
+        """The next event file tells TensorBoard to forget everything after ``step``."""
+        self.close()
+        self._purge_step = 0 if step is None else step + 1
+
+    def close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        try:
+            writer.close()
+        except OSError as error:
+            raise self._problem(error) from error
+
+    def _new_writer(self) -> Any:
+        from torch.utils.tensorboard.writer import SummaryWriter  # slow to import, and only training needs it
+
+        return SummaryWriter(str(self._folder), purge_step=self._purge_step)
+
+    def _problem(self, error: OSError) -> ReverieError:
+        return ReverieError(
+            f"cannot write TensorBoard events to {self._folder}: {error.strerror or error}; "
+            "make the folder writable and free some space, or set logging.has_tensorboard=false."
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WandbConfig:
+    mode: Literal["disabled", "offline", "online"] = "disabled"
+    """``offline`` writes below the run folder and never uses the network."""
+    project: str = "reverie"
+    entity: str | None = None
+    """User or team that owns the run; None means the default of the account."""
+    group: str | None = None
+    """Runs of one group are drawn together, for example the seeds of one experiment."""
+    name: str | None = None
+    """Name shown in W&B; None means the name of the run folder."""
+
+
+class WandbSink:
+    """One W&B run per run folder, its charts drawn over ``agent_steps``.
+
+    W&B cannot take a line back. It does not have to: a resumed run repeats the lines after its checkpoint exactly,
+    so the lines that W&B already has are left out. Offline, each session leaves a folder of its own with the same id.
+    """
+
+    def __init__(self, folder: Path, *, config: WandbConfig, run_config: Mapping[str, Any]) -> None:
+        if config.mode == "offline":
+            os.environ["WANDB_ERROR_REPORTING"] = "false"  # crash reports are the one thing offline mode still sends
+        self._wandb = imported_wandb()
+        try:
+            self._run = self._wandb.init(
+                mode=config.mode,
+                project=config.project,
+                entity=config.entity,
+                group=config.group,
+                name=config.name or folder.resolve().name,
+                id=_run_id(folder / WANDB_ID_FILE),
+                resume="allow",
+                dir=str(folder),
+                config=dict(run_config),
+                # Capturing the console would tear the live display apart.
+                settings=self._wandb.Settings(console="off", silent=True, disable_git=True, save_code=False),
+            )
+        except self._wandb.errors.Error as error:
+            raise ReverieError(
+                f"W&B did not start ({_one_line(error)}); run `wandb login`, or set logging.wandb.mode=offline."
+            ) from error
+        self._run.define_metric("*", step_metric="agent_steps")
+        self._next_line: int = self._run.step
+
+    def write(self, values: Mapping[str, float], *, step: int, line: int) -> None:
+        if line >= self._next_line:
+            self._run.log(dict(values), step=line, commit=True)
+
+    def rewind(self, *, step: int | None, line: int) -> None:
+        """Nothing to undo: ``write`` leaves out the lines that W&B already has."""
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def imported_wandb() -> Any:
+    try:
+        return importlib.import_module("wandb")
+    except ModuleNotFoundError as error:
+        if error.name != "wandb":
+            raise
+        raise ReverieError(
+            'logging.wandb.mode needs the package wandb: run `pip install "reverie[wandb]"`, '
+            "or set logging.wandb.mode=disabled."
+        ) from error
+
+
+def _run_id(path: Path) -> str:
+    """The id in the file, or a new one, written there."""
+    try:
+        if path.exists() and (known := path.read_text(encoding="utf-8").strip()):
+            return known
+        fresh = secrets.token_hex(8)  # not a seeded stream: two runs with one seed are two runs in W&B
+        path.write_text(fresh + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ReverieError(f"cannot keep the W&B id in {path}: {error.strerror or error}; make it writable.") from error
+    return fresh
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

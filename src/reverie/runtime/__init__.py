@@ -1,0 +1,1 @@
+"""On which machine: device, random streams, optimiser."""

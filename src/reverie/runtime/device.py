@@ -1,0 +1,44 @@
+"""Which device a run uses and how torch behaves on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from reverie.types import ReverieError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RuntimeConfig:
+    threads: int = 1
+    """CPU threads of torch. Tiny models are fastest on one; the bits of a run depend on it."""
+    is_deterministic: bool = True
+    """Ask torch for kernels that give the same bits every time."""
+    finds_anomalies: bool = False
+    """Autograd names the forward operation that produced a NaN gradient. Slow."""
+
+
+def chosen_device(name: str) -> torch.device:
+    """``auto`` takes CUDA where there is one. Anything torch cannot use here is refused with a sentence."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ReverieError(f"experiment.device must be auto, cpu, cuda or cuda:N, got '{name}'.") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ReverieError(f"experiment.device must be auto, cpu, cuda or cuda:N, got '{name}'.")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise ReverieError(f"experiment.device is '{name}', but torch sees {count} CUDA device(s); use auto or cpu.")
+    return device
+
+
+def prepare_torch(config: RuntimeConfig) -> None:
+    if config.threads < 1:
+        raise ReverieError(f"runtime.threads must be at least 1, got {config.threads}.")
+    torch.set_num_threads(config.threads)
+    torch.set_flush_denormal(True)  # a decayed moment of 1e-40 would make every CPU product slow
+    torch.use_deterministic_algorithms(config.is_deterministic, warn_only=True)
+    torch.autograd.set_detect_anomaly(config.finds_anomalies)

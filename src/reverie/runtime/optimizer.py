@@ -1,0 +1,95 @@
+"""LaProp with adaptive gradient clipping: the optimiser of DreamerV3, over one flat vector.
+
+All parameters become views of a single tensor, so that a step is a dozen operations whatever the number of layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from reverie.types import Metrics, State
+
+
+class LaProp:
+    """Clip each tensor's gradient to its weight norm, scale by the running RMS, then average with momentum."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        *,
+        learning_rate: float = 4e-5,
+        warmup_updates: int = 1000,
+        clip: float = 0.3,
+        min_weight_norm: float = 1e-3,
+        rms_decay: float = 0.999,
+        momentum: float = 0.9,
+        epsilon: float = 1e-20,
+    ) -> None:
+        self._names = list(parameters)
+        self._parameters = list(parameters.values())
+        self._learning_rate, self._warmup = learning_rate, warmup_updates
+        self._clip, self._min_weight_norm = clip, min_weight_norm
+        self._rms_decay, self._momentum, self._epsilon = rms_decay, momentum, epsilon
+        self._weight = _flattened(self._parameters)
+        self._mean = torch.zeros_like(self._weight)
+        self._square = torch.zeros_like(self._weight)
+        device = self._weight.device
+        self._sizes = torch.tensor([parameter.numel() for parameter in self._parameters], device=device)
+        self._updates = torch.zeros((), dtype=torch.float64, device=device)
+
+    def step(self, loss: Tensor) -> Metrics:
+        """Differentiate ``loss`` and move the parameters. Parameters the loss does not reach get a zero gradient."""
+        gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
+        return self.apply(gradients)
+
+    @torch.no_grad()
+    def apply(self, gradients: tuple[Tensor, ...]) -> Metrics:
+        norms = torch.stack(torch._foreach_norm(gradients))
+        weight_norms = torch.stack(torch._foreach_norm(self._parameters))
+        # Per tensor, not per unit; the floor lets zero-initialised outputs leave zero.
+        limits = self._clip * weight_norms.clamp(min=self._min_weight_norm)
+        factors = 1.0 / (norms / limits).clamp(min=1.0)
+        gradient = torch.cat([value.reshape(-1) for value in gradients])
+        gradient *= torch.repeat_interleave(factors, self._sizes, output_size=gradient.numel())
+
+        warmup = self._updates / self._warmup if self._warmup else torch.ones_like(self._updates)
+        rate = self._learning_rate * warmup.clamp(max=1.0)  # the very first update has rate 0
+        self._updates += 1
+        rms_bias, momentum_bias = 1 - self._rms_decay**self._updates, 1 - self._momentum**self._updates
+        self._square.lerp_(gradient.square(), 1 - self._rms_decay)
+        rms = (self._square / rms_bias.float()).sqrt_().add_(self._epsilon)
+        self._mean.lerp_(gradient.div_(rms), 1 - self._momentum)
+        self._weight -= (rate / momentum_bias).float() * self._mean
+        return {
+            "grad_norm": torch.linalg.vector_norm(norms),
+            "grad_clipped_share": (factors < 1).float().mean(),
+            "learning_rate": rate.float(),
+        }
+
+    def get_state(self) -> State:
+        return {
+            "updates": self._updates.clone(),
+            "mean": self._by_name(self._mean),
+            "square": self._by_name(self._square),
+        }
+
+    def set_state(self, state: State) -> None:
+        self._updates.copy_(state["updates"])
+        for flat, saved in ((self._mean, state["mean"]), (self._square, state["square"])):
+            flat.copy_(torch.cat([saved[name].reshape(-1) for name in self._names]))
+
+    def _by_name(self, flat: Tensor) -> State:
+        parts = flat.split([parameter.numel() for parameter in self._parameters])
+        shapes = [parameter.shape for parameter in self._parameters]
+        return {name: part.view(shape).clone() for name, part, shape in zip(self._names, parts, shapes, strict=True)}
+
+
+def _flattened(parameters: list[nn.Parameter]) -> Tensor:
+    """One vector that holds all parameters; each parameter becomes a view of its piece."""
+    flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+    for parameter, piece in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        parameter.data = piece.view(parameter.shape)
+    return flat

@@ -1,0 +1,39 @@
+"""Random streams with names: one generator per consumer, each derived from (seed, name, rank)."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+
+from reverie.types import State
+
+
+def derived_seed(seed: int, name: str, rank: int = 0) -> int:
+    """A 63-bit seed that depends on all three and on nothing else (not on Python's hash seed)."""
+    digest = hashlib.blake2b(f"{seed}/{rank}/{name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+class RandomStreams:
+    """All generators of a run. A stream begins the first time it is asked for and is saved from then on."""
+
+    def __init__(self, seed: int, *, device: torch.device, rank: int = 0) -> None:
+        self._seed = seed
+        self._rank = rank
+        self._device = device
+        self._streams: dict[str, torch.Generator] = {}
+
+    def stream(self, name: str) -> torch.Generator:
+        if name not in self._streams:
+            generator = torch.Generator(self._device)
+            generator.manual_seed(derived_seed(self._seed, name, self._rank))
+            self._streams[name] = generator
+        return self._streams[name]
+
+    def get_state(self) -> State:
+        return {name: generator.get_state() for name, generator in self._streams.items()}
+
+    def set_state(self, state: State) -> None:
+        for name, value in state.items():
+            self.stream(name).set_state(value.cpu())

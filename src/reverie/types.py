@@ -1,0 +1,173 @@
+"""The words every layer speaks: observations, rows, batches, phases, policies, and state that can be saved.
+
+Time alignment, fixed here for the whole project: reward and flags *arrive with* the observation, the action is
+chosen *at* it. A time limit sets ``is_last`` and leaves ``is_terminal`` unset. Rewards are stored unclipped.
+
+Axis letters in names: B batch, T time, N environments (streams), H imagined steps, A actions, D features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+State = dict[str, Any]
+"""What a checkpoint can hold: nested dicts and lists of tensors, numpy arrays, numbers, strings, booleans and None."""
+
+Metrics = dict[str, Tensor]
+"""Zero-dimensional tensors by name. Only the logger turns them into numbers."""
+
+Carry = dict[str, Tensor]
+"""What a policy remembers from one step to the next, with a leading axis N."""
+
+Mode = Literal["train", "eval"]
+PhaseType = Literal["online", "offline", "eval_only"]
+
+
+class ReverieError(Exception):
+    """Something the user can mend. The command line prints the message alone and exits with code 2."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Space:
+    """Shape and kind of one observation key or of the action. ``classes`` is set for discrete values only."""
+
+    shape: tuple[int, ...]
+    dtype: Literal["uint8", "float32", "int64"]
+    classes: int | None = None
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape))  # YAML has lists only
+
+    @property
+    def is_discrete(self) -> bool:
+        return self.classes is not None
+
+    @property
+    def is_image(self) -> bool:
+        return self.dtype == "uint8" and len(self.shape) == 3
+
+    @property
+    def dim(self) -> int:
+        """Length of the flat vector that represents one value: classes for a one-hot, else the number of elements."""
+        return self.classes if self.classes is not None else int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spaces:
+    """What an environment (or a dataset) looks like to a model."""
+
+    obs: Mapping[str, Space]
+    action: Space
+
+
+@dataclass(kw_only=True, slots=True)
+class Timestep:
+    """What one environment yields at one moment."""
+
+    obs: dict[str, np.ndarray]
+    reward: float
+    is_first: bool
+    is_last: bool
+    is_terminal: bool
+
+
+@dataclass(kw_only=True, slots=True)
+class Observation:
+    """What N environments yield at one moment: every tensor has a leading axis N."""
+
+    obs: dict[str, Tensor]
+    reward: Tensor
+    is_first: Tensor
+    is_last: Tensor
+    is_terminal: Tensor
+
+    def to(self, device: torch.device) -> Observation:
+        return Observation(
+            obs={key: value.to(device) for key, value in self.obs.items()},
+            reward=self.reward.to(device),
+            is_first=self.is_first.to(device),
+            is_last=self.is_last.to(device),
+            is_terminal=self.is_terminal.to(device),
+        )
+
+
+@dataclass(kw_only=True, slots=True)
+class Row(Observation):
+    """One agent step of N environments, complete: what was seen, what was chosen, what the policy wants kept."""
+
+    action: Tensor
+    stored: dict[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def complete(cls, seen: Observation, action: Tensor, stored: dict[str, Tensor]) -> Row:
+        return cls(
+            obs=seen.obs,
+            reward=seen.reward,
+            is_first=seen.is_first,
+            is_last=seen.is_last,
+            is_terminal=seen.is_terminal,
+            action=action,
+            stored=stored,
+        )
+
+
+@dataclass(kw_only=True, slots=True)
+class RowIndex:
+    """Where the rows of a batch live in a buffer: ``stream`` [B] and ``slot`` [B, T]."""
+
+    stream: Tensor
+    slot: Tensor
+
+
+@dataclass(kw_only=True, slots=True)
+class Batch(Row):
+    """Consecutive rows shaped [B, T, ...]; the first ``context`` of the T rows only supply a starting latent."""
+
+    index: RowIndex
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Episode:
+    """A finished episode of the agent."""
+
+    score: float
+    """Undiscounted sum of unclipped rewards."""
+    length: int
+    """Agent steps from the first to the last observation."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Phase:
+    """What a hook may know about the phase that calls it. ``progress`` runs from 0 to 1 and is updated in place."""
+
+    name: str
+    type: PhaseType
+    progress: Tensor
+    controller: str | None = None
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Whoever remembers, can save. ``set_state`` writes in place: a captured graph keeps the old addresses."""
+
+    def get_state(self) -> State: ...
+
+    def set_state(self, state: State) -> None: ...
+
+
+class Policy(Protocol):
+    """Chooses actions. Pure in its parameters: what it remembers between steps is the carry."""
+
+    def initial(self, num_envs: int) -> Carry: ...
+
+    def act(self, carry: Carry, obs: Observation, *, mode: Mode) -> tuple[Carry, Tensor, dict[str, Tensor]]:
+        """The next carry, one action per environment, and what the buffer should keep beside the row."""
+        ...

@@ -1,0 +1,1 @@
+"""One algorithm each: given data, compute losses and update."""

@@ -1,0 +1,147 @@
+"""What every algorithm is to the rest of the laboratory."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from reverie.types import (
+    Carry,
+    Episode,
+    Metrics,
+    Mode,
+    Observation,
+    Phase,
+    Policy,
+    ReverieError,
+    Row,
+    State,
+    Stateful,
+)
+from reverie.workflows.context import WorkflowContext
+
+
+@dataclass(kw_only=True, slots=True)
+class CollectResult:
+    steps: int
+    """Agent steps taken: one per environment."""
+    episodes: list[Episode]
+    """Episodes whose last observation is in ``trajectory``."""
+    trajectory: Row
+    metrics: Metrics = field(default_factory=dict)
+    """Logged under ``collect/``."""
+    extras: Metrics = field(default_factory=dict)
+    """Logged under ``workflow/``."""
+
+
+@dataclass(kw_only=True, slots=True)
+class UpdateResult:
+    metrics: Metrics
+    write_back: dict[str, Tensor] | None = None
+    """New values [B, T, ...] of what the policy stored with the last T rows of the batch."""
+
+
+class WorldModelWorkflow(ABC):
+    """One algorithm. Its hooks are methods ``hook(batch, *, phase) -> UpdateResult`` that a phase names in YAML;
+    a hook whose phase gives it no batch is called as ``hook(phase=phase)``.
+
+    A workflow computes and updates; loops, files and logging are not its business.
+    """
+
+    context_rows: ClassVar[int] = 0
+    """Rows before each training window that only supply a starting latent."""
+
+    def initialize(self, context: WorkflowContext) -> None:
+        """Take the parts from the context. Subclasses extend this; parameters are on their device afterwards."""
+        self._context = context
+        for module in (*context.components.modules().values(), *context.controllers.modules().values()):
+            module.to(context.device)
+        self._carry: Carry | None = None
+        self._acting: str | None = None
+        self._reset_episode_tracking(context.train_env.num_envs if context.train_env else 0)
+
+    @abstractmethod
+    def policy(self, controller: str | None) -> Policy:
+        """The policy that acts when a phase says ``controller: NAME``, or the usual one for None."""
+
+    def collect_step(self, step: int, *, phase: Phase) -> CollectResult:
+        """Act once in every training environment. ``step`` counts agent steps before this one."""
+        env = self._context.train_env
+        if env is None:
+            raise ReverieError(f"phase '{phase.name}' collects, but this run has no environment.")
+        policy = self.policy(phase.controller)
+        if self._carry is None or self._acting != phase.controller:
+            self._carry, self._acting = policy.initial(env.num_envs), phase.controller
+        seen = env.observe()
+        episodes = self._update_episode_stats(seen)
+        seen = seen.to(self._context.device)
+        self._carry, action, stored = policy.act(self._carry, seen, mode="train")
+        env.step(action.cpu())
+        return CollectResult(steps=env.num_envs, episodes=episodes, trajectory=Row.complete(seen, action, stored))
+
+    def _acting_rngs(self) -> dict[Mode, Generator]:
+        """Training and evaluation draw from streams of their own, so that one never shifts the other."""
+        return {"train": self._context.rng.stream("act/train"), "eval": self._context.rng.stream("act/eval")}
+
+    def optimizers(self) -> Mapping[str, Stateful]:
+        """Whatever must be saved under ``optimizers`` in a checkpoint."""
+        return {}
+
+    def get_state(self) -> State:
+        return {
+            "components": self._context.components.get_state(),
+            "controllers": self._context.controllers.get_state(),
+            "optimizers": {name: optimizer.get_state() for name, optimizer in self.optimizers().items()},
+            "workflow_custom": {
+                "carry": None if self._carry is None else {key: value.clone() for key, value in self._carry.items()},
+                "acting": self._acting,
+                "episodes": self._snapshot_episode_tracking(),
+            },
+        }
+
+    def set_state(self, state: State) -> None:
+        self._context.components.set_state(state["components"])
+        self._context.controllers.set_state(state["controllers"])
+        for name, optimizer in self.optimizers().items():
+            optimizer.set_state(state["optimizers"][name])
+        custom = state["workflow_custom"]
+        carry = custom["carry"]
+        self._carry = None if carry is None else {key: v.to(self._context.device) for key, v in carry.items()}
+        self._acting = custom["acting"]
+        self._restore_episode_tracking(custom["episodes"])
+
+    def _reset_episode_tracking(self, num_envs: int) -> None:
+        self._episode_score = np.zeros(num_envs, np.float64)
+        self._episode_length = np.zeros(num_envs, np.int64)
+
+    def _update_episode_stats(self, seen: Observation) -> list[Episode]:
+        """Add one observation of every environment; the episodes that end with it come back."""
+        is_first, is_last = seen.is_first.numpy(), seen.is_last.numpy()
+        self._episode_score = np.where(is_first, 0.0, self._episode_score) + seen.reward.numpy().astype(np.float64)
+        self._episode_length = np.where(is_first, 0, self._episode_length + 1)
+        return [
+            Episode(score=float(self._episode_score[i]), length=int(self._episode_length[i]))
+            for i in np.flatnonzero(is_last)
+        ]
+
+    def _snapshot_episode_tracking(self) -> State:
+        return {"score": self._episode_score.copy(), "length": self._episode_length.copy()}
+
+    def _restore_episode_tracking(self, state: State) -> None:
+        self._episode_score, self._episode_length = state["score"].copy(), state["length"].copy()
+
+
+def weighted_sum(losses: Mapping[str, Tensor], weights: Mapping[str, float]) -> Tensor:
+    """The mean of each loss times the weight of the same name, summed; names must match exactly."""
+    if losses.keys() != weights.keys():
+        different = ", ".join(sorted(losses.keys() ^ weights.keys()))
+        raise ReverieError(
+            f"workflow.loss_weights must name exactly the losses of this workflow; differing: {different}."
+        )
+    return torch.stack([losses[name].mean() * weight for name, weight in weights.items()]).sum()

@@ -1,0 +1,63 @@
+"""The controllers of a run by name: actor, critic, planner, explorer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from torch import nn
+
+from reverie.types import ReverieError, State
+
+T = TypeVar("T")
+
+
+class ControllerManager:
+    """Finds, freezes and saves controllers. Those without parameters are simply held."""
+
+    def __init__(self, controllers: Mapping[str, Any]) -> None:
+        self._controllers = dict(controllers)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._controllers)
+
+    def find(self, name: str, kind: type[T]) -> T:
+        """The controller of this name; a missing one, or one of another kind, is the configuration's mistake."""
+        return found(self._controllers, name, kind, section="controller")
+
+    def modules(self) -> dict[str, nn.Module]:
+        return {name: value for name, value in self._controllers.items() if isinstance(value, nn.Module)}
+
+    def freeze(self, name: str, *, is_frozen: bool = True) -> None:
+        """A frozen controller still acts, but its parameters receive no gradient."""
+        self.find(name, nn.Module).requires_grad_(not is_frozen)
+
+    def get_state(self) -> State:
+        return module_states(self.modules())
+
+    def set_state(self, state: State) -> None:
+        restore_modules(self.modules(), state)
+
+
+def found(parts: Mapping[str, Any], name: str, kind: type[T], *, section: str) -> T:
+    if name not in parts:
+        names = ", ".join(sorted(parts)) or "none"
+        raise ReverieError(f"the workflow needs `{section}.{name}`, but the configuration has: {names}.")
+    if not isinstance(parts[name], kind):
+        raise ReverieError(
+            f"`{section}.{name}` must be a {kind.__name__} for this workflow, got a {type(parts[name]).__name__}."
+        )
+    return parts[name]
+
+
+def module_states(modules: Mapping[str, nn.Module]) -> State:
+    return {
+        name: {key: value.detach().clone() for key, value in module.state_dict().items()}
+        for name, module in modules.items()
+    }
+
+
+def restore_modules(modules: Mapping[str, nn.Module], state: State) -> None:
+    """In place: the parameters keep their addresses."""
+    for name, module in modules.items():
+        module.load_state_dict(state[name])

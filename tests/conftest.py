@@ -1,0 +1,44 @@
+"""What every test gets: one torch thread, an environment of its own, and long tests only on request."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+
+# Two workers on two cores: more threads than that make small tensors slower by an order of magnitude.
+torch.set_num_threads(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run the tests marked `long` too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long tests are deselected, not skipped: a skip would say that something is missing here."""
+    if config.getoption("--all"):
+        return
+    long_items = [item for item in items if item.get_closest_marker("long")]
+    if long_items:
+        config.hook.pytest_deselected(items=long_items)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
+@pytest.fixture(autouse=True)
+def own_environment() -> Iterator[None]:
+    """The user's W&B, Hydra and TensorBoard settings do not reach a test, and what a test sets does not outlive it."""
+    with mock.patch.dict(os.environ):
+        for name in list(os.environ):
+            if name.startswith(("WANDB_", "HYDRA_", "TENSORBOARD_")):
+                del os.environ[name]
+        yield
+
+
+@pytest.fixture(scope="session")
+def repo_root() -> Path:
+    """The checkout these tests lie in."""
+    return Path(__file__).resolve().parent.parent
