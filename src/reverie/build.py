@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from reverie.buffers.base import Buffer
 from reverie.configuration import Allow, instantiate, plain, section, unknown_key
@@ -45,7 +45,10 @@ class ExperimentConfig:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingConfig:
     total_timesteps: int
-    """Agent steps; phases refer to it."""
+    """Agent steps. Phases refer to this and to the next three through ``${training.*}``."""
+    train_ratio: float
+    batch_size: int
+    batch_length: int
     phases: list[Any]
     resume_path: str | None = None
     """A run folder, or a checkpoint in one, whose whole state this run begins with."""
@@ -69,6 +72,19 @@ class SizeConfig:
     blocks: int
     units: int
     bins: int
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value < 1:
+                raise ReverieError(f"`size.{name}` must be at least 1, got {value}.")
+        if self.deter % self.blocks:
+            raise ReverieError(f"`size.deter` ({self.deter}) must be a multiple of `size.blocks` ({self.blocks}).")
+        if self.classes > 256:
+            raise ReverieError(
+                f"`size.classes` must be at most 256, got {self.classes}: replay keeps a byte per latent."
+            )
+        if self.bins < 3:
+            raise ReverieError(f"`size.bins` must be at least 3, got {self.bins}.")
 
 
 def assemble(config: DictConfig, *, device: torch.device, allow: Allow) -> Parts:
@@ -122,7 +138,7 @@ def assemble_workflow(
     device: torch.device,
     allow: Allow,
 ) -> WorldModelWorkflow:
-    """The initialised workflow. Components are made in the order of the YAML; each may add to ``_dims`` for the next."""
+    """The initialised workflow. Components are made in the order of the YAML; each may add to ``_dims``."""
     config["_dims"] = {
         "obs": {key: _space_node(space) for key, space in spaces.obs.items()},
         "action": _space_node(spaces.action),
@@ -194,7 +210,7 @@ def _workflow(node: dict[str, Any], *, allow: Allow) -> WorldModelWorkflow:
         raise ReverieError(f"`workflow._target_` must name a WorldModelWorkflow, got {node['_target_']}.")
     config_class = get_type_hints(target.__init__).get("config")
     if config_class is not None:
-        return target(section(config_class, given, path="workflow"))
+        return target(**{"config": section(config_class, given, path="workflow")})
     for key in given:
         raise unknown_key(key, ["_target_"], path="workflow")
     return target()

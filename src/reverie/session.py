@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -41,7 +43,8 @@ from reverie.types import ReverieError
 
 def train(config: DictConfig) -> int:
     """A new run, or, where ``logdir`` already holds one, its continuation. Gives the exit code."""
-    config = OmegaConf.create(OmegaConf.to_container(config))  # our own copy: `_dims` is filled in below
+    config = copy.deepcopy(config)  # `_dims` is filled in below
+    OmegaConf.set_struct(config, False)
     logdir = plain(config.logdir)
     if logdir is not None and not isinstance(logdir, str):
         raise ReverieError(f"`logdir` must be a path or null, got {logdir!r}")
@@ -106,10 +109,11 @@ def _run(config: DictConfig, path: Path | None, *, allow: Allow) -> int:
             _restore(orchestrator, config, folder, display)
             code = orchestrator.run()
         except BaseException:
-            folder.set_status("failed")
+            with suppress(ReverieError, OSError):  # what went wrong first is what the user must hear
+                folder.set_status("failed")
+                orchestrator.close()
             raise
-        finally:
-            orchestrator.close()
+        orchestrator.close()
         folder.set_status("finished" if code == 0 else "interrupted")
         _report(orchestrator, folder, is_finished=code == 0)
     return code

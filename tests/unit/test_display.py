@@ -62,8 +62,10 @@ def shown(progress: Progress, *, width: int, scores: list[float] | None = None) 
 def test_panel_and_plain_line_tell_everything() -> None:
     panel, line = shown(PROGRESS, width=100, scores=[1.0, 2.0]), plain_line(PROGRESS)
     for fact in FACTS + SHARES:
-        assert fact in panel and fact in line
-    assert "phase 2/2" in panel and "[train 2/2]" in line
+        assert fact in panel
+        assert fact in line
+    assert "phase 2/2" in panel
+    assert "[train 2/2]" in line
     for fact in ("dreamer_cartpole", "gym_CartPole-v1", "runs/dreamer_cartpole-1", "▁█"):
         assert fact in panel
 
@@ -72,7 +74,8 @@ def test_panel_and_plain_line_tell_everything() -> None:
 def test_panel_fits_every_width(width: int) -> None:
     text = shown(PROGRESS, width=width, scores=[float(score) for score in range(300)])
     widths = {cell_len(line) for line in text.splitlines()}
-    assert len(widths) == 1 and widths.pop() <= min(width, 100)
+    assert len(widths) == 1
+    assert widths.pop() <= min(width, 100)
 
 
 def test_unknown_values_are_dashes() -> None:
@@ -105,8 +108,10 @@ def test_plain_display_writes_no_control_characters() -> None:
     display.update(PROGRESS)
     display.say("[bold]saved[/bold] \x1b[31mred\x07")
     lines = file.getvalue().splitlines()
-    assert len(lines) == 2 and all(line.isprintable() for line in lines)
-    assert lines[0].isascii() and lines[1].startswith("[bold]saved[/bold]")
+    assert len(lines) == 2
+    assert all(line.isprintable() for line in lines)
+    assert lines[0].isascii()
+    assert lines[1].startswith("[bold]saved[/bold]")
 
 
 def test_live_display_draws_only_when_due_and_shows_the_last_progress() -> None:
@@ -117,12 +122,14 @@ def test_live_display_draws_only_when_due_and_shows_the_last_progress() -> None:
     for step in range(2_000, 2_100):
         assert not display.is_due()
         display.update(replace(PROGRESS, agent_steps=step))
-    assert "1,111 of" in file.getvalue() and "2,0" not in file.getvalue()
+    assert "1,111 of" in file.getvalue()
+    assert "2,0" not in file.getvalue()
     clock.now += 0.25
     assert display.is_due()
     display.say("saved [3]")
     display.stop()
-    assert "2,099 of" in file.getvalue() and "saved [3]" in file.getvalue()
+    assert "2,099 of" in file.getvalue()
+    assert "saved [3]" in file.getvalue()
     assert file.getvalue().rstrip().endswith("\x1b[?25h")  # the cursor is back
 
 
@@ -159,7 +166,8 @@ def test_score_history_is_bounded_and_keeps_the_whole_run() -> None:
         history.add(replace(PROGRESS, episodes=episode, score_now=float(episode)))
     assert 8 <= len(history.values) < 16
     assert history.values == sorted(history.values)
-    assert history.values[0] < 300 and history.values[-1] > 1_700
+    assert history.values[0] < 300
+    assert history.values[-1] > 1_700
     history.add(replace(PROGRESS, episodes=9_999, score_now=float("nan")))
     assert history.values == sorted(history.values)
 

@@ -55,7 +55,8 @@ def test_line_holds_counters_first_then_sorted_means(tmp_path: Path) -> None:
     logger.add({"b": torch.tensor(8.0)}, prefix="train")
     logger.add_episodes([Episode(score=5.0, length=10), Episode(score=9.0, length=20)])
     values = logger.write(counters(10), {"time/env": 0.25})
-    assert values["train/b"] == 4.0 and values["train/a"] == 3.0  # a name that came in two groups has one mean
+    assert values["train/b"] == 4.0
+    assert values["train/a"] == 3.0
     (line,) = lines(tmp_path)
     assert list(line) == [
         *("agent_steps", "env_frames", "updates", "wall_seconds"),
@@ -252,5 +253,6 @@ def test_wandb_offline_writes_below_the_run_folder_and_keeps_its_id(
         logger.close()
     identity = (tmp_path / "wandb_id.txt").read_text().strip()
     files = sorted((tmp_path / "wandb").glob("offline-run-*/*.wandb"))
-    assert files and {file.name for file in files} == {f"run-{identity}.wandb"}
+    assert files
+    assert {file.name for file in files} == {f"run-{identity}.wandb"}
     assert b"collect/return_mean" in b"".join(file.read_bytes() for file in files)

@@ -36,7 +36,8 @@ def test_read_metrics_gives_numbers_and_leaves_a_torn_last_line_out(tmp_path: Pa
     path = tmp_path / METRICS_FILE
     path.write_text('{"agent_steps": 1, "a": "NaN", "b": "-Infinity"}\n{"agent_steps": 2, "a": 0.5}\n{"agent_steps": 3')
     first, second = read_metrics(path)
-    assert math.isnan(first["a"]) and first["b"] == -math.inf
+    assert math.isnan(first["a"])
+    assert first["b"] == -math.inf
     assert second == {"agent_steps": 2.0, "a": 0.5}
 
 
@@ -53,7 +54,8 @@ def test_learning_curve_draws_what_the_run_holds(tmp_path: Path) -> None:
     path = run / "learning_curve.png"
     assert learning_curve(run) == path
     small = pixels(path)
-    assert small.shape[1] == 1200 and small.std() > 0.05  # something is drawn on the page
+    assert small.shape[1] == 1200
+    assert small.std() > 0.05
     write_run(tmp_path, names=["collect/return_mean", "eval/return_mean", "eval/return_std", "train/loss/actor"])
     learning_curve(run)
     assert pixels(path).shape[0] > small.shape[0]  # the losses have a panel of their own
@@ -66,7 +68,8 @@ def test_evaluations_get_a_band(tmp_path: Path, spread: list[str]) -> None:
     names = ["eval/return_mean"]
     bare = learning_curve(write_run(tmp_path / "bare", names=names))
     band = learning_curve(write_run(tmp_path / "band", names=names + spread))
-    assert bare is not None and band is not None
+    assert bare is not None
+    assert band is not None
 
     def tinted(path: Path) -> int:
         red, green, blue = (pixels(path)[..., channel] for channel in range(3))
@@ -117,9 +120,12 @@ def test_final_table_tells_the_score_the_evaluation_and_the_folder() -> None:
     text = console.export_text()
     rows = {line[:37].strip(): line[37:].strip() for line in text.splitlines()[2:] if line.strip()}
     assert "dreamer_cartpole on gym_CartPole-v1: finished" in text
-    assert rows["agent steps"] == "40,000" and rows["time"] == "8:41"
-    assert rows["training score, last 10 episodes"] == "-" and rows["training score, best"] == "499.5"
-    assert rows["evaluation return mean"] == "488.1" and rows["evaluation episodes"] == "20"
+    assert rows["agent steps"] == "40,000"
+    assert rows["time"] == "8:41"
+    assert rows["training score, last 10 episodes"] == "-"
+    assert rows["training score, best"] == "499.5"
+    assert rows["evaluation return mean"] == "488.1"
+    assert rows["evaluation episodes"] == "20"
     assert rows["run folder"] == "runs/one"
 
 

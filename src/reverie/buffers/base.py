@@ -26,6 +26,10 @@ class Buffer(Protocol):
         """Whether ``size`` different windows of ``length`` rows exist."""
         ...
 
+    def could_sample(self, size: int, length: int) -> bool:
+        """The same once the buffer is full: when False, waiting does not help."""
+        ...
+
     def sample(self, size: int, length: int, *, sampler: str) -> Batch: ...
 
     def write_back(self, index: RowIndex, values: dict[str, Tensor]) -> None:

@@ -28,7 +28,7 @@ class WorldModelSequenceBuffer:
     def __init__(self, *, capacity: int, num_streams: int, rng: Generator) -> None:
         if capacity < num_streams:
             raise ReverieError(
-                f"buffer.capacity ({capacity}) must be at least the number of environments ({num_streams})."
+                f"a buffer's capacity ({capacity}) must be at least the number of environments ({num_streams})."
             )
         self._length = capacity // num_streams
         self._num_streams = num_streams
@@ -58,7 +58,13 @@ class WorldModelSequenceBuffer:
         self._count += 1
 
     def can_sample(self, size: int, length: int) -> bool:
-        starts = min(self._count, self._length) - length + 1
+        return self._has_windows(min(self._count, self._length), size, length)
+
+    def could_sample(self, size: int, length: int) -> bool:
+        return self._has_windows(self._length, size, length)
+
+    def _has_windows(self, held: int, size: int, length: int) -> bool:
+        starts = held - length + 1
         return starts > 0 and starts * self._num_streams >= size
 
     def sample(self, size: int, length: int, *, sampler: str) -> Batch:

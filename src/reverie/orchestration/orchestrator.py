@@ -18,7 +18,7 @@ from reverie.orchestration.display import Display, Progress
 from reverie.orchestration.evaluator import Evaluator
 from reverie.orchestration.logger import Counters, Logger
 from reverie.orchestration.phase_scheduler import Action, PhaseScheduler
-from reverie.orchestration.phases import HookSpec, PhaseSpec
+from reverie.orchestration.phases import BatchSpec, HookSpec, PhaseSpec
 from reverie.orchestration.scoreboard import Scoreboard
 from reverie.orchestration.signals import StopSignals
 from reverie.orchestration.state_tree import compare_shapes
@@ -176,7 +176,8 @@ class Orchestrator:
         """Whether the buffer of the scheduler's current phase holds enough for the hook's batch."""
         if self._scheduler.phase_index != self._phase_index:
             self._enter_phase()
-        assert hook.batch is not None and self._buffer is not None, "the parser lets no batch through without a buffer"
+        assert hook.batch is not None, "only hooks with a batch wait for a buffer"
+        assert self._buffer is not None, "the parser lets no batch through without a buffer"
         return self._buffer.can_sample(hook.batch.size, hook.batch.length + self._workflow.context_rows)
 
     def _perform(self, action: Action) -> None:
@@ -315,10 +316,16 @@ def check_phases(phases: tuple[PhaseSpec, ...], parts: Parts) -> None:
             if hook.kind == "update" and not callable(getattr(parts.workflow, hook.name, None)):
                 raise ReverieError(f"{where}: the workflow {type(parts.workflow).__name__} has no hook '{hook.name}'.")
             if hook.batch is not None and phase.buffer is not None:
-                samplers = parts.buffers[phase.buffer].samplers
-                if hook.batch.sampler not in samplers:
-                    raise ReverieError(
-                        f"{where}: the buffer '{phase.buffer}' has no sampler '{hook.batch.sampler}'; "
-                        f"it has: {', '.join(samplers)}."
-                    )
+                _check_batch(hook.batch, parts.buffers[phase.buffer], parts.workflow, where=where, name=phase.buffer)
         parts.workflow.policy(phase.controller)
+
+
+def _check_batch(batch: BatchSpec, buffer: Buffer, workflow: WorldModelWorkflow, *, where: str, name: str) -> None:
+    if batch.sampler not in buffer.samplers:
+        has = ", ".join(buffer.samplers)
+        raise ReverieError(f"{where}: the buffer '{name}' has no sampler '{batch.sampler}'; it has: {has}.")
+    if not buffer.could_sample(batch.size, batch.length + workflow.context_rows):
+        raise ReverieError(
+            f"{where}: the buffer '{name}' will never hold {batch.size} windows of {batch.length} rows; "
+            f"make buffer.{name}.capacity larger or the batch smaller."
+        )

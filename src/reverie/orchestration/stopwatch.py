@@ -13,7 +13,7 @@ class Stopwatch:
     """Seconds by kind of work in this process, and the wall time of the run over all of its processes."""
 
     def __init__(self) -> None:
-        self._seconds = dict.fromkeys(KINDS, 0.0)
+        self._seconds: dict[str, float] = dict.fromkeys(KINDS, 0.0)
         self._start = time.perf_counter()
         self._before = 0.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import torch
@@ -38,7 +39,10 @@ def chosen_device(name: str) -> torch.device:
 def prepare_torch(config: RuntimeConfig) -> None:
     if config.threads < 1:
         raise ReverieError(f"runtime.threads must be at least 1, got {config.threads}.")
+    if config.is_deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it once, when CUDA starts
     torch.set_num_threads(config.threads)
     torch.set_flush_denormal(True)  # a decayed moment of 1e-40 would make every CPU product slow
-    torch.use_deterministic_algorithms(config.is_deterministic, warn_only=True)
+    # The same switch as use_deterministic_algorithms, which would also import the compiler: seconds at every start.
+    torch.set_deterministic_debug_mode("warn" if config.is_deterministic else "default")
     torch.autograd.set_detect_anomaly(config.finds_anomalies)

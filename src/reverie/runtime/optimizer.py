@@ -5,7 +5,7 @@ All parameters become views of a single tensor, so that a step is a dozen operat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -47,8 +47,8 @@ class LaProp:
 
     @torch.no_grad()
     def apply(self, gradients: tuple[Tensor, ...]) -> Metrics:
-        norms = torch.stack(torch._foreach_norm(gradients))
-        weight_norms = torch.stack(torch._foreach_norm(self._parameters))
+        norms = tensor_norms(gradients)
+        weight_norms = tensor_norms(self._parameters)
         # Per tensor, not per unit; the floor lets zero-initialised outputs leave zero.
         limits = self._clip * weight_norms.clamp(min=self._min_weight_norm)
         factors = 1.0 / (norms / limits).clamp(min=1.0)
@@ -85,6 +85,11 @@ class LaProp:
         parts = flat.split([parameter.numel() for parameter in self._parameters])
         shapes = [parameter.shape for parameter in self._parameters]
         return {name: part.view(shape).clone() for name, part, shape in zip(self._names, parts, shapes, strict=True)}
+
+
+def tensor_norms(tensors: Sequence[Tensor]) -> Tensor:
+    """The Euclidean norm of each tensor, as one vector."""
+    return torch.stack([torch.linalg.vector_norm(tensor) for tensor in tensors])
 
 
 def _flattened(parameters: list[nn.Parameter]) -> Tensor:

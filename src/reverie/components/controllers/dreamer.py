@@ -34,11 +34,12 @@ class Critic(nn.Module):
 
     @torch.no_grad()
     def update_slow(self) -> None:
-        torch._foreach_lerp_(list(self.slow.parameters()), list(self.online.parameters()), self._slow_rate)
+        for slow, online in zip(self.slow.parameters(), self.online.parameters(), strict=True):
+            slow.lerp_(online, self._slow_rate)
 
 
 class DreamerPolicy:
-    """Filters observations into latents and lets an actor choose. What it stores is what a replayed window starts from."""
+    """Filters observations into latents and lets an actor choose. It stores what a replayed window starts from."""
 
     def __init__(
         self, encoder: VectorEncoder, rssm: Rssm, actor: OneHotHead, *, rngs: Mapping[Mode, Generator]

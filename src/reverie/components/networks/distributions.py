@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 from torch import Generator, Tensor
@@ -32,9 +32,8 @@ class OneHot:
         probs = self.probs.detach()
         if rng is None:
             return probs.argmax(-1)
-        edges = probs.cumsum(-1)[..., :-1]  # without the last edge, rounding cannot lead beyond the last class
         point = torch.rand(*probs.shape[:-1], 1, device=probs.device, generator=rng)
-        return (edges <= point).sum(-1)
+        return (probs @ _running_sum(probs.shape[-1], probs.device) <= point).sum(-1)
 
     def straight_through(self, index: Tensor) -> Tensor:
         """The one-hot of ``index`` whose gradient is that of the probabilities."""
@@ -50,6 +49,16 @@ class OneHot:
 
     def entropy(self) -> Tensor:
         return -(self.probs * self.log_probs).sum(-1)
+
+
+@cache
+def _running_sum(classes: int, device: torch.device) -> Tensor:
+    """Multiplying by it gives the sums of the first 1 to classes - 1 probabilities.
+
+    A product, because cumsum has no deterministic kernel on a GPU; without the last sum, because rounding in it could
+    lead beyond the last class.
+    """
+    return torch.ones(classes, classes - 1, device=device).triu_()
 
 
 def kl_divergence(one: OneHot, other: OneHot) -> tuple[Tensor, Tensor]:

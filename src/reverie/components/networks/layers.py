@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from reverie.types import ReverieError
 
 NORM_EPSILON = 1e-4
 
@@ -33,7 +36,7 @@ class BlockLinear(nn.Module):
     def __init__(self, input_dim: int, output_dim: int, *, blocks: int) -> None:
         super().__init__()
         if input_dim % blocks or output_dim % blocks:
-            raise ValueError(f"{blocks} blocks divide neither {input_dim} inputs nor {output_dim} outputs evenly")
+            raise ReverieError(f"{input_dim} inputs and {output_dim} outputs must be multiples of {blocks} blocks.")
         self.weight = nn.Parameter(torch.empty(blocks, input_dim // blocks, output_dim // blocks))
         self.bias = nn.Parameter(torch.zeros(output_dim))
         # The fan-in is the total input size, as in the reference: sqrt(blocks) smaller than one block's own.
@@ -71,7 +74,8 @@ class _NormSilu(torch.autograd.Function):
         return F.silu(scaled).to(x.dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
+        (grad,) = grad_outputs
         normed, inverse, scaled, scale = ctx.saved_tensors
         grad_scaled = torch.ops.aten.silu_backward(grad.to(scaled.dtype), scaled)
         grad_scale = (grad_scaled * normed).flatten(0, -2).sum(0)
@@ -86,7 +90,7 @@ class Mlp(nn.Module):
     def __init__(self, input_dim: int, *, layers: int, units: int) -> None:
         super().__init__()
         sizes = [input_dim] + [units] * layers
-        self.linears = nn.ModuleList([linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False)])
+        self.linears = nn.ModuleList([linear(a, b) for a, b in itertools.pairwise(sizes)])
         self.norms = nn.ModuleList([NormSilu(units) for _ in range(layers)])
         self.output_dim = sizes[-1]
 

@@ -1,0 +1,73 @@
+"""A DreamerV3 of the smallest size, wired as a run wires it, and data for it that never change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from reverie.build import assemble_workflow
+from reverie.commands.catalogue import CONFIGS
+from reverie.runtime.rng import RandomStreams
+from reverie.types import Batch, Phase, RowIndex, Space, Spaces
+from reverie.workflows.dreamer import DreamerV3
+
+OBS_DIM, ACTIONS = 4, 3
+SPACES = Spaces(
+    obs={"vector": Space(shape=(OBS_DIM,), dtype="float32")}, action=Space(shape=(), dtype="int64", classes=ACTIONS)
+)
+CPU = torch.device("cpu")
+
+
+def composed(*overrides: str) -> Any:
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        config = compose("config", overrides=["experiment=dreamer_cartpole", "size=debug", *overrides])
+    OmegaConf.set_struct(config, False)
+    return config
+
+
+def small_dreamer(*overrides: str) -> DreamerV3:
+    rng = RandomStreams(0, device=CPU)
+    workflow = assemble_workflow(composed(*overrides), spaces=SPACES, train_env=None, rng=rng, device=CPU, allow=None)
+    assert isinstance(workflow, DreamerV3)
+    return workflow
+
+
+def shaken_dreamer(*overrides: str, size: float = 0.5) -> DreamerV3:
+    """All weights moved by noise: a fresh model's zero outputs would hide what depends on what."""
+    workflow = small_dreamer(*overrides)
+    rng = torch.Generator().manual_seed(1)
+    modules = {**workflow._context.components.modules(), **workflow._context.controllers.modules()}
+    with torch.no_grad():
+        for module in modules.values():
+            for parameter in module.parameters():
+                parameter += size * torch.randn(parameter.shape, generator=rng)
+    return workflow
+
+
+def phase() -> Phase:
+    return Phase(name="learn", type="online", progress=torch.zeros(()))
+
+
+def synthetic_batch(seed: int = 0, *, size: int = 4, length: int = 7) -> Batch:
+    """Random rows with one episode border and one termination; the first row is context. Sizes of `size=debug`."""
+    rng = torch.Generator().manual_seed(seed)
+    flags = torch.zeros(size, length, dtype=torch.bool)
+    is_first, is_last, is_terminal = flags.clone(), flags.clone(), flags.clone()
+    is_last[0, 2], is_terminal[0, 2], is_first[0, 3] = True, True, True
+    is_last[1, 4], is_first[1, 5] = True, True
+    return Batch(
+        obs={"vector": torch.randn(size, length, OBS_DIM, generator=rng)},
+        reward=torch.randn(size, length, generator=rng),
+        is_first=is_first,
+        is_last=is_last,
+        is_terminal=is_terminal,
+        action=torch.randint(ACTIONS, (size, length), generator=rng),
+        stored={
+            "deter": torch.randn(size, length, 8, generator=rng).tanh().to(torch.bfloat16),
+            "stoch": torch.randint(4, (size, length, 2), generator=rng).to(torch.uint8),
+        },
+        index=RowIndex(stream=torch.zeros(size, dtype=torch.int64), slot=torch.zeros(size, length, dtype=torch.int64)),
+    )

@@ -1,0 +1,126 @@
+"""DreamerV3's joint update as a whole: what it reaches, what it refuses, and its losses after 100 steps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_dreamer import phase, shaken_dreamer, small_dreamer, synthetic_batch
+from torch import Tensor, nn
+
+from reverie.types import ReverieError
+from reverie.workflows.base import weighted_sum
+from reverie.workflows.dreamer import DreamerV3, trainable_parameters, without_context
+
+LOSSES = ("reconstruction", "reward", "continue", "dynamics", "representation", "policy", "value", "replay_value")
+
+GOLDEN: dict[str, float] = {}
+"""Losses of the 100th update, float32 on a CPU. They may change only with the mathematics."""
+
+WORLD_MODEL = ("encoder", "representation_learner", "decoder", "reward_head", "continue_head")
+
+
+def losses_of(workflow: DreamerV3) -> dict[str, Tensor]:
+    """The losses of one update, with their graphs."""
+    batch = synthetic_batch()
+    seen = without_context(batch)
+    latents, losses = workflow._world_model_losses(batch, seen)
+    dreamed = workflow.imagine(horizon=5, starts=latents.detach().flatten())
+    behaviour, start_return, _ = workflow._behaviour_losses(dreamed)
+    replay_value = workflow._replay_value_loss(latents, seen, start_return.view_as(seen.reward))
+    return losses | behaviour | {"replay_value": replay_value}
+
+
+def reached(workflow: DreamerV3, loss: Tensor) -> set[str]:
+    """Names of the parts in which some parameter gets a gradient."""
+    modules: dict[str, nn.Module] = {
+        **workflow._context.components.modules(),
+        **workflow._context.controllers.modules(),
+    }
+    parameters = trainable_parameters(modules)
+    found = torch.autograd.grad(loss.mean(), list(parameters.values()), retain_graph=True, materialize_grads=True)
+    return {name.split(".")[0] for name, grad in zip(parameters, found, strict=True) if grad.any()}
+
+
+def test_losses_after_100_updates() -> None:
+    workflow = small_dreamer("optimizers.model.warmup_updates=10")
+    for update in range(100):
+        metrics = workflow.update(synthetic_batch(update % 3), phase=phase()).metrics
+    ours = {name: float(metrics[f"loss/{name}"]) for name in LOSSES}
+    assert ours == pytest.approx(GOLDEN, rel=1e-3)
+
+
+def test_every_metric_is_a_finite_number_and_every_loss_is_among_them() -> None:
+    metrics = small_dreamer().update(synthetic_batch(), phase=phase()).metrics
+    assert {name.removeprefix("loss/") for name in metrics if name.startswith("loss/")} == set(LOSSES)
+    assert all(value.dim() == 0 and not value.requires_grad for value in metrics.values())
+    assert all(value.isfinite() for value in metrics.values())
+
+
+def test_every_parameter_gets_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    workflow = shaken_dreamer()
+    seen: list[tuple[Tensor, ...]] = []
+    apply = workflow._optimizer.apply
+
+    def recorded(gradients: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        seen.append(gradients)
+        return apply(gradients)
+
+    monkeypatch.setattr(workflow._optimizer, "apply", recorded)
+    workflow.update(synthetic_batch(), phase=phase())
+    names = workflow._optimizer.get_state()["mean"]
+    without = [name for name, grad in zip(names, seen[0], strict=True) if not grad.any()]
+    assert without == []
+    assert not any(name.startswith("critic.slow") for name in names)
+    assert {name.split(".")[0] for name in names} == {*WORLD_MODEL, "actor", "critic"}
+
+
+def test_which_loss_trains_what() -> None:
+    workflow = shaken_dreamer()
+    model = {"encoder", "representation_learner"}
+    assert {name: reached(workflow, loss) for name, loss in losses_of(workflow).items()} == {
+        "reconstruction": model | {"decoder"},
+        "reward": model | {"reward_head"},
+        "continue": model | {"continue_head"},
+        "dynamics": {"encoder", "representation_learner"},
+        "representation": {"encoder", "representation_learner"},
+        "policy": {"actor"},
+        "value": {"critic"},
+        "replay_value": model | {"critic"},
+    }
+
+
+def test_losses_have_one_number_per_state() -> None:
+    shapes = {name: tuple(loss.shape) for name, loss in losses_of(shaken_dreamer()).items()}
+    replayed = dict.fromkeys(["reconstruction", "reward", "continue", "dynamics", "representation"], (4, 6))
+    assert shapes == replayed | {"policy": (24, 5), "value": (24, 5), "replay_value": (4, 5)}
+
+
+@pytest.mark.parametrize("change", ["~workflow.loss_weights.value", "+workflow.loss_weights.extra=1.0"])
+def test_weights_that_do_not_name_the_losses_are_refused(change: str) -> None:
+    workflow = small_dreamer(change)
+    with pytest.raises(ReverieError, match=r"loss_weights.*(value|extra)"):
+        workflow.update(synthetic_batch(), phase=phase())
+
+
+def test_weighted_sum_averages_each_loss_by_itself() -> None:
+    losses = {"a": torch.tensor([1.0, 3.0]), "b": torch.tensor([[10.0, 20.0, 30.0]])}
+    assert float(weighted_sum(losses, {"b": 0.1, "a": 2.0})) == pytest.approx(2 * 2 + 0.1 * 20)
+
+
+def test_an_update_is_reproducible_and_follows_its_stream() -> None:
+    one, same, other = small_dreamer(), small_dreamer(), small_dreamer()
+    other._rng.manual_seed(99)
+    results = [workflow.update(synthetic_batch(), phase=phase()).write_back for workflow in (one, same, other)]
+    stoch = [result["stoch"] for result in results if result is not None]
+    assert torch.equal(stoch[0], stoch[1])
+    assert not torch.equal(stoch[0], stoch[2])
+
+
+def test_the_slow_critic_follows_by_its_rate() -> None:
+    workflow = shaken_dreamer("optimizers.model.warmup_updates=0", "optimizers.model.learning_rate=0.1")
+    critic = workflow._critic
+    before = [parameter.clone() for parameter in critic.slow.parameters()]
+    workflow.update(synthetic_batch(), phase=phase())
+    for old, slow, online in zip(before, critic.slow.parameters(), critic.online.parameters(), strict=True):
+        assert not torch.equal(old, slow)
+        torch.testing.assert_close(slow, 0.98 * old + 0.02 * online.detach())

@@ -1,0 +1,375 @@
+"""The sequence buffer against a plain list of rows: whatever is appended, wrapped, written back, saved and restored."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from torch import Tensor
+
+from reverie.buffers import world_model_sequence
+from reverie.buffers.world_model_sequence import WorldModelSequenceBuffer
+from reverie.types import Batch, ReverieError, Row, State
+
+FLAGS = ("is_first", "is_last", "is_terminal")
+
+
+def row(number: int, num_streams: int, flags: tuple[bool, bool, bool] = (False, False, False)) -> Row:
+    """Row ``number`` of every stream; each value tells which row and which stream it belongs to."""
+    identity = number * 10.0 + torch.arange(num_streams)
+    is_first, is_last, is_terminal = (torch.full((num_streams,), flag) for flag in flags)
+    return Row(
+        obs={"vector": torch.stack([identity, -identity], -1), "count": identity.long()},
+        reward=identity + 0.5,
+        is_first=is_first,
+        is_last=is_last,
+        is_terminal=is_terminal,
+        action=identity.long() % 7,
+        stored={"latent": identity.unsqueeze(-1) + 0.25, "kind": (identity % 200).to(torch.uint8)},
+    )
+
+
+def buffer_of(
+    *, length: int, num_streams: int = 1, rows: int = 0, chunk_rows: int = 1024, seed: int = 0
+) -> WorldModelSequenceBuffer:
+    with mock.patch.object(world_model_sequence, "CHUNK_ROWS", chunk_rows):
+        buffer = WorldModelSequenceBuffer(
+            capacity=length * num_streams, num_streams=num_streams, rng=torch.Generator().manual_seed(seed)
+        )
+    for number in range(rows):
+        buffer.append(row(number, num_streams))
+    return buffer
+
+
+def row_numbers(batch: Batch) -> list[list[int]]:
+    return (batch.obs["count"] // 10).tolist()
+
+
+def flat(batch: Batch) -> dict[str, Tensor]:
+    parts = {name: getattr(batch, name) for name in ("reward", "action", *FLAGS)}
+    return parts | batch.obs | batch.stored | {"stream": batch.index.stream, "slot": batch.index.slot}
+
+
+def assert_same(one: Batch, other: Batch) -> None:
+    ours, theirs = flat(one), flat(other)
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        assert value.dtype == theirs[name].dtype, name
+        assert torch.equal(value, theirs[name]), name
+
+
+class Disk:
+    """Write-once chunks and checkpoints, as the checkpoint manager keeps them."""
+
+    def __init__(self) -> None:
+        self.chunks: dict[int, dict[str, Tensor]] = {}
+        self.needed: list[int] = []
+        self.state: State = {}
+        self.rng = torch.Tensor()
+
+    def save(self, buffer: WorldModelSequenceBuffer) -> None:
+        self.needed = list(buffer.closed_chunks())
+        for index in self.needed:
+            if index not in self.chunks:
+                self.chunks[index] = {name: value.clone() for name, value in buffer.chunk(index).items()}
+        self.state = copy.deepcopy(buffer.get_state())
+        self.rng = buffer._rng.get_state()
+
+    def restored(self, fresh: WorldModelSequenceBuffer) -> WorldModelSequenceBuffer:
+        for index in self.needed:
+            fresh.load_chunk(index, self.chunks[index])
+        fresh.set_state(copy.deepcopy(self.state))
+        fresh._rng.set_state(self.rng)
+        return fresh
+
+
+class BufferMachine(RuleBasedStateMachine):
+    """Every window that the buffer gives is what a list of all rows ever appended says it must be."""
+
+    @initialize(length=st.integers(1, 12), num_streams=st.integers(1, 3), chunk_rows=st.integers(1, 16))
+    def begin(self, length: int, num_streams: int, chunk_rows: int) -> None:
+        self.sizes: dict[str, int] = {"length": length, "num_streams": num_streams, "chunk_rows": chunk_rows}
+        self.buffer = buffer_of(**self.sizes)
+        self.disk = Disk()
+        self.rows: list[Row] = []
+        self.stored: dict[tuple[int, int], float] = {}
+        """By (stream, row number): what the last append or write-back left there."""
+        self.saved: tuple[int, dict[tuple[int, int], float]] | None = None
+        self.writes = 0
+
+    @rule(flags=st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=1, max_size=9))
+    def append(self, flags: list[tuple[bool, bool, bool]]) -> None:
+        for each in flags:
+            number = len(self.rows)
+            self.rows.append(row(number, self.sizes["num_streams"], each))
+            self.buffer.append(self.rows[-1])
+            for stream in range(self.sizes["num_streams"]):
+                self.stored[stream, number] = float(self.rows[-1].stored["latent"][stream])
+
+    @rule(size=st.integers(1, 5), length=st.integers(1, 6), sampler=st.sampled_from(["uniform", "fresh_first"]))
+    def sample(self, size: int, length: int, sampler: str) -> None:
+        held = min(len(self.rows), self.sizes["length"])
+        starts = max(0, held - length + 1) * self.sizes["num_streams"]
+        assert self.buffer.can_sample(size, length) == (starts >= size)
+        if starts >= size:
+            self.check(self.buffer.sample(size, length, sampler=sampler), size, length)
+
+    @precondition(lambda self: len(self.rows) > 0)
+    @rule(size=st.integers(1, 4), length=st.integers(1, 4), skipped=st.integers(0, 2))
+    def write_back(self, size: int, length: int, skipped: int) -> None:
+        """The last rows of a window get new latents; the ``skipped`` context rows keep theirs."""
+        if not self.buffer.can_sample(size, length) or skipped >= length:
+            return
+        batch = self.buffer.sample(size, length, sampler="uniform")
+        self.writes += 1
+        value = torch.full((size, length - skipped, 1), -1000.0 - self.writes)
+        self.buffer.write_back(batch.index, {"latent": value})
+        for stream, numbers in zip(batch.index.stream.tolist(), row_numbers(batch), strict=True):
+            for number in numbers[skipped:]:
+                self.stored[stream, number] = -1000.0 - self.writes
+
+    @rule()
+    def save(self) -> None:
+        self.disk.save(self.buffer)
+        self.saved = len(self.rows), dict(self.stored)
+
+    @precondition(lambda self: self.saved is not None)
+    @rule()
+    def restore_into_a_fresh_buffer(self) -> None:
+        assert self.saved is not None
+        self.buffer = self.disk.restored(buffer_of(**self.sizes, seed=1))
+        count, self.stored = self.saved[0], dict(self.saved[1])
+        self.rows = self.rows[:count]
+        # Chunks written after the checkpoint belong to a future that is lost.
+        self.disk.chunks = {index: self.disk.chunks[index] for index in self.disk.needed}
+
+    @invariant()
+    def length_agrees(self) -> None:
+        if hasattr(self, "rows"):
+            assert len(self.buffer) == min(len(self.rows), self.sizes["length"]) * self.sizes["num_streams"]
+
+    def check(self, batch: Batch, size: int, length: int) -> None:
+        assert batch.reward.shape == (size, length)
+        oldest = max(0, len(self.rows) - self.sizes["length"])
+        for b, numbers in enumerate(row_numbers(batch)):
+            stream = int(batch.index.stream[b])
+            assert numbers == list(range(numbers[0], numbers[0] + length)), "rows must be consecutive"
+            assert oldest <= numbers[0]
+            assert numbers[-1] < len(self.rows)
+            for t, number in enumerate(numbers):
+                self.check_row(batch, b, t, stream=stream, number=number)
+
+    def check_row(self, batch: Batch, b: int, t: int, *, stream: int, number: int) -> None:
+        expected = self.rows[number]
+        assert torch.equal(batch.obs["vector"][b, t], expected.obs["vector"][stream])
+        assert batch.reward[b, t] == expected.reward[stream]
+        assert batch.action[b, t] == expected.action[stream]
+        assert float(batch.stored["latent"][b, t, 0]) == self.stored[stream, number]
+        assert batch.is_first[b, t] == expected.is_first[stream]
+        assert batch.is_terminal[b, t] == expected.is_terminal[stream]
+        is_before_a_first = t + 1 < batch.reward.shape[1] and bool(self.rows[number + 1].is_first[stream])
+        assert bool(batch.is_last[b, t]) == (bool(expected.is_last[stream]) or is_before_a_first)
+
+
+TestBuffer = BufferMachine.TestCase
+TestBuffer.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+# Exact continuation
+
+
+@pytest.mark.parametrize(("length", "num_streams", "chunk_rows"), [(20, 1, 8), (20, 3, 8), (8, 2, 1024), (7, 2, 6)])
+@pytest.mark.parametrize("rows_before", [0, 3, 8, 19, 45])
+def test_a_restored_buffer_draws_the_same_batches(
+    length: int, num_streams: int, chunk_rows: int, rows_before: int
+) -> None:
+    sizes = {"length": length, "num_streams": num_streams, "chunk_rows": chunk_rows}
+    one, disk = buffer_of(**sizes, rows=rows_before), Disk()
+    if one.can_sample(2, 3):
+        one.sample(2, 3, sampler="fresh_first")
+    disk.save(one)
+    other = disk.restored(buffer_of(**sizes, seed=5))
+    for number in range(rows_before, rows_before + 12):
+        for buffer in (one, other):
+            buffer.append(row(number, num_streams))
+        if one.can_sample(3, 3):
+            batch = one.sample(3, 3, sampler="fresh_first")
+            assert_same(batch, other.sample(3, 3, sampler="fresh_first"))
+            for buffer in (one, other):
+                buffer.write_back(batch.index, {"latent": -batch.stored["latent"][:, 1:]})
+    assert torch.equal(one._rng.get_state(), other._rng.get_state())
+
+
+def test_a_stream_that_is_not_restored_shows() -> None:
+    one, disk = buffer_of(length=50, rows=50), Disk()
+    one.sample(4, 3, sampler="uniform")
+    disk.save(one)
+    disk.rng = torch.Generator().manual_seed(0).get_state()
+    other = disk.restored(buffer_of(length=50))
+    drawn = [buffer.sample(4, 3, sampler="uniform").index.slot for buffer in (one, other)]
+    assert not torch.equal(drawn[0], drawn[1])
+
+
+def test_restoring_after_more_rows_than_fit_since_the_checkpoint_before() -> None:
+    """Chunks that were overwritten before they were ever saved are partly, or wholly, gone."""
+    sizes = {"length": 10, "num_streams": 2, "chunk_rows": 8}
+    one, disk = buffer_of(**sizes, rows=5), Disk()
+    disk.save(one)
+    for number in range(5, 38):
+        one.append(row(number, 2))
+    disk.save(one)
+    other = disk.restored(buffer_of(**sizes, seed=3))
+    for _ in range(20):
+        assert_same(one.sample(4, 5, sampler="uniform"), other.sample(4, 5, sampler="uniform"))
+
+
+def test_chunks_never_change_once_closed_and_their_numbers_are_never_used_again() -> None:
+    buffer, seen = buffer_of(length=12, chunk_rows=4), {}
+    for number in range(60):
+        buffer.append(row(number, 1))
+        oldest = max(0, number + 1 - 12)
+        for index in buffer.closed_chunks():
+            count = buffer.chunk(index)["obs/count"][0] // 10
+            assert count.tolist() == list(range(max(index * 4, oldest), index * 4 + 4))
+            seen.setdefault(index, count)
+    assert list(seen) == list(range(15))
+
+
+def test_a_saved_state_does_not_change_with_the_buffer() -> None:
+    buffer = buffer_of(length=6, rows=5)
+    state = buffer.get_state()
+    before = copy.deepcopy(state)
+    for number in range(5, 9):
+        buffer.append(row(number, 1))
+    batch = buffer.sample(2, 3, sampler="uniform")
+    buffer.write_back(batch.index, {"latent": torch.zeros(2, 3, 1)})
+    assert torch.equal(state["stored"]["latent"], before["stored"]["latent"])
+    assert all(torch.equal(value, before["tail"][name]) for name, value in state["tail"].items())
+
+
+# Sampling
+
+
+def chi_square(counts: np.ndarray) -> float:
+    """How far ``counts`` is from uniform, in standard deviations of the chi-square distribution."""
+    expected = counts.sum() / counts.size
+    statistic = float(((counts - expected) ** 2 / expected).sum())
+    freedom = counts.size - 1
+    return (statistic - freedom) / (2 * freedom) ** 0.5
+
+
+@pytest.mark.parametrize("rows", [9, 25])
+def test_uniform_sampling_covers_every_window_equally(rows: int) -> None:
+    """Before and after the wrap."""
+    buffer = buffer_of(length=10, num_streams=3, rows=rows)
+    starts = min(rows, 10) - 4 + 1
+    batch = buffer.sample(20_000, 4, sampler="uniform")
+    first = torch.tensor(row_numbers(batch))[:, 0] - max(0, rows - 10)
+    counts = np.zeros((3, starts))
+    np.add.at(counts, (batch.index.stream.numpy(), first.numpy()), 1)
+    assert (counts > 0).all()
+    assert abs(chi_square(counts.ravel())) < 4
+    biased = counts.copy()
+    biased[0, 0] *= 1.3
+    assert chi_square(biased.ravel()) > 4, "the test must see one window that is drawn too often"
+
+
+@pytest.mark.parametrize("num_streams", [1, 2, 3])
+def test_fresh_windows_are_handed_out_first_and_exactly_once(num_streams: int) -> None:
+    length, window, size = 60, 5, 2
+    buffer = buffer_of(length=length, num_streams=num_streams, rows=window)
+    handed: list[tuple[int, int]] = []
+    available = num_streams
+    for number in range(window, 300):
+        if buffer.can_sample(size, window):
+            batch = buffer.sample(size, window, sampler="fresh_first")
+            fresh = min(available, size)
+            pairs = list(zip(batch.index.stream.tolist(), [numbers[0] for numbers in row_numbers(batch)], strict=True))
+            handed += pairs[:fresh]
+            available -= fresh
+        buffer.append(row(number, num_streams))
+        if (number + 1) % window == 0:
+            available += num_streams
+    assert len(handed) == len(set(handed))
+    windows = {(stream, start) for start in range(0, 295, window) for stream in range(num_streams)}
+    missing = windows - set(handed)
+    # Only the windows that were complete before the first sample, and the ones still waiting, may be missing.
+    assert all(start in (0, 290) for _, start in missing), missing
+    assert all(start % window == 0 for _, start in handed)
+
+
+def test_fresh_windows_that_were_overwritten_are_not_handed_out() -> None:
+    buffer = buffer_of(length=10, rows=5)
+    assert row_numbers(buffer.sample(1, 5, sampler="fresh_first")) == [[0, 1, 2, 3, 4]]
+    for number in range(5, 43):
+        buffer.append(row(number, 1))
+    assert row_numbers(buffer.sample(2, 5, sampler="fresh_first"))[0] == [35, 36, 37, 38, 39]
+
+
+def test_both_samplers_consume_the_same_draws() -> None:
+    """Whether windows were fresh must not shift what is drawn later."""
+    one, other = (buffer_of(length=20, rows=20) for _ in range(2))
+    one.sample(3, 4, sampler="uniform")
+    other.sample(3, 4, sampler="fresh_first")
+    assert torch.equal(one._rng.get_state(), other._rng.get_state())
+
+
+def test_an_abandoned_episode_ends_where_the_next_one_begins() -> None:
+    buffer = buffer_of(length=6)
+    for number in range(6):
+        buffer.append(row(number, 1, (number == 3, False, False)))
+    batch = buffer.sample(1, 6, sampler="uniform")
+    assert batch.is_last.tolist() == [[False, False, True, False, False, False]]
+    assert not batch.is_terminal.any()
+    assert not buffer._rows["is_last"].any(), "what was stored stays as it came"
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "length", "expected"),
+    [
+        (0, 1, 1, False),
+        (1, 1, 1, True),
+        (1, 3, 1, False),
+        (4, 1, 5, False),
+        (5, 2, 5, True),
+        (5, 3, 5, False),
+        (6, 4, 5, True),
+        (50, 4, 7, True),
+        (50, 5, 7, False),
+        (50, 1, 8, True),
+        (50, 1, 9, False),
+    ],
+)
+def test_can_sample_needs_as_many_different_windows(rows: int, size: int, length: int, expected: bool) -> None:
+    """Two streams of eight rows."""
+    assert buffer_of(length=8, num_streams=2, rows=rows).can_sample(size, length) == expected
+
+
+def test_write_back_replaces_the_last_rows_and_keeps_the_type() -> None:
+    buffer = buffer_of(length=8, rows=8)
+    batch = buffer.sample(1, 4, sampler="uniform")
+    buffer.write_back(batch.index, {"kind": torch.full((1, 3), 77, dtype=torch.int64)})
+    again = buffer._window(batch.index)
+    assert again.stored["kind"].dtype == torch.uint8
+    assert again.stored["kind"].tolist() == [[int(batch.stored["kind"][0, 0]), 77, 77, 77]]
+    assert torch.equal(again.stored["latent"], batch.stored["latent"])
+
+
+def test_a_capacity_below_the_number_of_streams_is_refused() -> None:
+    with pytest.raises(ReverieError, match=r"buffer\.capacity \(3\).*\(4\)"):
+        WorldModelSequenceBuffer(capacity=3, num_streams=4, rng=torch.Generator())
+
+
+def test_a_row_without_stored_values_is_kept() -> None:
+    buffer = WorldModelSequenceBuffer(capacity=4, num_streams=1, rng=torch.Generator())
+    bare: Any = row(0, 1)
+    bare.stored = {}
+    buffer.append(bare)
+    assert buffer.sample(1, 1, sampler="uniform").stored == {}
