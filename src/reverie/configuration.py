@@ -20,6 +20,7 @@ from reverie.signatures import joined
 from reverie.signatures import nearest as nearest
 from reverie.signatures import unknown_key as unknown_key
 from reverie.targets import check_task as check_task
+from reverie.targets import check_tasks as check_tasks
 from reverie.types import ReverieError
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from reverie.build import (
 )
 from reverie.configuration import (
     Allow,
-    check_task,
+    check_tasks,
     config_text,
     plain,
     read_config,
@@ -54,7 +54,7 @@ def train(config: DictConfig) -> int:
 def resume(run: Path, overrides: Sequence[str], allow: Sequence[str]) -> int:
     """Go on with the run in ``run`` by the configuration that it stores."""
     stored = read_config(run)
-    check_task(stored["task"], allow=allow)
+    check_tasks(stored, allow=allow)
     config = with_overrides(stored, overrides)
     total_before, total_now = stored["training"]["total_timesteps"], config["training"]["total_timesteps"]
     for before, now in zip(stored["training"]["phases"], config["training"]["phases"], strict=True):
@@ -69,7 +69,7 @@ def evaluate(
 ) -> dict[str, float]:
     """Scores of the agent in ``run``. The folder is only read."""
     stored = read_config(run)
-    check_task(stored["task"], allow=allow)
+    check_tasks(stored, allow=allow)
     config = OmegaConf.create(stored)
     prepare_torch(section(RuntimeConfig, config.runtime, path="runtime"))
     device = chosen_device("auto")  # the run may have been trained on a machine with other devices
@@ -101,6 +101,7 @@ def _run(config: DictConfig, path: Path | None, *, allow: Allow) -> int:
     with folder.locked():
         if folder.is_run:
             refuse_different_config(read_config(folder.path), plain(config), where=str(folder.path))
+            folder.replace_config(config_text(config))
             folder.set_status("running")
         else:
             folder.create(config_text=config_text(config), spaces=parts.train_env.spaces)

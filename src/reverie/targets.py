@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from reverie.signatures import nearest
 from reverie.types import ReverieError
+
+_TASK_PACKAGE = re.compile(r"gym[:_](?P<package>[^:]*):")
 
 OWN_PACKAGES = (
     *("reverie.workflows", "reverie.components", "reverie.buffers", "reverie.environments", "reverie.runtime"),
@@ -41,12 +44,24 @@ def located(target: Any, *, path: str, allow: Sequence[str] | None) -> Callable[
 
 def check_task(task: str, *, allow: Sequence[str]) -> None:
     """Refuses ``gym:PACKAGE:Id`` from a stored config unless the user trusts PACKAGE: making the task imports it."""
-    prefix, _, rest = task.partition(":")
-    package = rest.partition(":")[0]
-    if prefix == "gym" and ":" in rest and not _is_inside(package, allow):
+    named = _TASK_PACKAGE.match(task)
+    if named and not _is_inside(named["package"], allow):
+        package = named["package"].partition(".")[0]
         raise ReverieError(
             f"the task `{task}` imports `{package}`; if you trust that package, name it: --allow {package}"
         )
+
+
+def check_tasks(config: Any, *, allow: Sequence[str]) -> None:
+    """Refuses every text in a stored config that a simulator could take for such a task, wherever it stands."""
+    if isinstance(config, str):
+        check_task(config, allow=allow)
+    elif isinstance(config, Mapping):
+        for value in config.values():
+            check_tasks(value, allow=allow)
+    elif isinstance(config, (list, tuple)):
+        for value in config:
+            check_tasks(value, allow=allow)
 
 
 def _refuse_outside(name: str, target: str, *, path: str, allow: Sequence[str] | None) -> None:

@@ -23,6 +23,12 @@ from typing import Any, Literal
 
 Call = Callable[..., Any]
 
+_INHERITED = (
+    *("reverie.cli", "reverie.session", "reverie.commands.train", "reverie.commands.resume"),
+    *("gymnasium.envs.classic_control.cartpole", "matplotlib.backends.backend_agg", "matplotlib.figure"),
+)
+"""What is imported once, for all forked processes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kill:
@@ -51,18 +57,30 @@ class Ended:
 class Killer:
     """The client of the server. ``home`` is the working directory of every command."""
 
-    def __init__(self, home: Path, source: Path) -> None:
-        self._home = home
+    def __init__(self, home: Path, source: Path | str, prefix: tuple[str, ...] = ()) -> None:
+        """``source`` is the PYTHONPATH. ``prefix`` is a command that starts the server, such as one that gives it mounts of its own."""
+        self.home = home
         self._log = home / "output.txt"
         # One thread per process: that is what the runs themselves use, and a fork may not happen beside threads.
         environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
+        command = [*prefix, sys.executable, __file__]
         self._server = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
+
+    def seen(self, path: Path) -> Path:
+        """A path inside the server's mounts, as other processes find it."""
+        return Path(f"/proc/{self._server.pid}/root") / path.relative_to("/")
 
     def run(self, *argv: str, kill: Kill | None = None, forget: Forget | None = None) -> Ended:
         self._start(argv, kill, forget)
         return self._ended()
+
+    def program(self, *argv: str) -> None:
+        """Run another program where the server runs."""
+        self._start(argv, None, None, is_program=True)
+        ended = self._ended()
+        assert ended.code == 0, ended.output
 
     def signalled(
         self,
@@ -90,12 +108,15 @@ class Killer:
         self._server.stdin.close()
         self._server.wait(60)
 
-    def _start(self, argv: tuple[str, ...], kill: Kill | None, forget: Forget | None) -> int:
+    def _start(
+        self, argv: tuple[str, ...], kill: Kill | None, forget: Forget | None, *, is_program: bool = False
+    ) -> int:
         assert self._server.stdin is not None
         self._log.write_text("")
         request = {
             "argv": argv,
-            "home": str(self._home),
+            "is_program": is_program,
+            "home": str(self.home),
             "log": str(self._log),
             "kill": asdict(kill) if kill else None,
             "forget": asdict(forget) if forget else None,
@@ -116,17 +137,8 @@ class Killer:
 
 
 def serve() -> None:
-    import gymnasium.envs.classic_control.cartpole
-    import matplotlib.backends.backend_agg
-    import matplotlib.figure
-    import torch
-
-    import reverie.cli
-    import reverie.commands.train
-    import reverie.session
-
-    assert gymnasium and matplotlib and reverie  # imported to be inherited by the forked processes
-    torch.set_num_threads(1)
+    for name in _INHERITED:
+        importlib.import_module(name)
     for line in sys.stdin:
         request = json.loads(line)
         pid = os.fork()
@@ -147,6 +159,8 @@ def _run(request: dict[str, Any]) -> None:
     os.chdir(request["home"])
     code = 1
     try:
+        if request["is_program"]:
+            os.execvp(request["argv"][0], request["argv"])
         if request["kill"]:
             _arm(Kill(**request["kill"]))
         if request["forget"]:

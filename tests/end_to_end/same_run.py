@@ -33,9 +33,9 @@ SMALL_RUN = (
     "buffer.replay.capacity=128",
     "buffer.evaluation.capacity=96",
     "evaluation={every_steps: 72, episodes: 3, envs: 2}",
-    # 32 divides the ends of both online phases, 72 and 40 do not.
+    # 32 divides the end of the first phase, 72 and 36 do not.
     "checkpoint.every_steps=32",
-    "logging.every_steps=40",
+    "logging.every_steps=36",
     "logging.has_tensorboard=false",
 )
 """Overrides of a run of about two seconds: two online phases, an offline one and an evaluation at the end."""

@@ -110,7 +110,7 @@ def test_overrides_and_both_spellings_of_experiment(trained: list[DictConfig]) -
 def test_a_task_brings_its_suite_whatever_its_name_contains(trained: list[DictConfig], task: str) -> None:
     assert main(["train", f"task={task}"]) == 0
     assert trained[0].task == task
-    assert "gym" in trained[0].environment._target_
+    assert "gym" in trained[0].environment.simulator._target_
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_kills_at_twenty_random_moments_change_nothing(
 def killed(killer: Killer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was killed in the middle of learning, to be copied."""
     run = tmp_path_factory.mktemp("killed") / "run"
-    ended = killer.run("train", *SMALL_RUN, f"logdir={run}", kill=Kill(_UPDATE, "after", 11))
+    ended = killer.run("train", *SMALL_RUN, f"logdir={run}", kill=Kill(_UPDATE, "after", 14))
     assert ended.code == -signal.SIGKILL, ended.output
     return run
 

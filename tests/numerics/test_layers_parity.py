@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from reverie.components.networks.layers import BlockLinear, Mlp, NormSilu, linear
 from reverie.components.networks.symlog import symexp, symlog
+from reverie.types import ReverieError
 
 BLOCKS = arrays("blocks")
 
@@ -78,7 +79,7 @@ def test_block_linear_splits_inputs_and_outputs_into_contiguous_groups() -> None
 
 
 def test_block_linear_refuses_sizes_that_do_not_divide() -> None:
-    with pytest.raises(ValueError, match="4 blocks"):
+    with pytest.raises(ReverieError, match="4 blocks"):
         BlockLinear(20, 10, blocks=4)
 
 

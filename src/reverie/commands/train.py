@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ often set:
   logdir=FOLDER              where; an existing run goes on       training.total_timesteps=N
 
 options (from Hydra):
-  --cfg job                  print the composed config and stop (with --resolve: references filled in)
+  --cfg job                  print the composed config and stop
   --multirun, -m             one run for each combination of comma-separated values
   --config-dir FOLDER        a folder with config files of your own, for example experiment/mine.yaml
   --info, --package, --hydra-help, ...
@@ -120,7 +121,8 @@ def _call_hydra(flags: list[str], overrides: list[str], jobs: _Jobs) -> None:
             [] if any(item.startswith("hydra.sweep.dir=") for item in overrides) else [f"hydra.sweep.dir='{folder}'"]
         )
         entry: Callable[[], None] = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="config")(task)
-        with _process_for_hydra([*sweep, *overrides, *flags]):
+        with _process_for_hydra([*sweep, *overrides, *flags]), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"hydra\.")  # its quarrels with newer OmegaConfs are not the user's
             entry()
 
 

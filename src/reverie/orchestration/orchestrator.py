@@ -93,6 +93,8 @@ class Orchestrator:
         self._stopwatch.continue_from(own["wall_seconds"])
         self._started_at = (self._scheduler.totals.agent_steps, self._scheduler.totals.updates)
         self._enter_phase()
+        if self._scheduler.phase_index < state["phase_state"]["phase_index"]:
+            self._display.say(f"Phase '{self._phase.name}' is longer than it was: going back to it.")
         if self._parts.train_env.inexact:
             self._display.say(self._parts.train_env.inexact)
 
@@ -243,7 +245,8 @@ class Orchestrator:
         every = self._evaluate_every
         if every is not None and steps // every > self._evaluated_at // every:
             self._evaluated_at = steps
-            self._evaluate()
+            if not self._is_evaluation_next():
+                self._evaluate()
         if self._logger.should_write(steps, updates=updates):
             self._logger.write(self.counters(), self._time_metrics())
         if (message := self._scheduler.waiting_message()) is not None:
@@ -252,6 +255,11 @@ class Orchestrator:
             self.save()
         if self._display.is_due():
             self._show()
+
+    def _is_evaluation_next(self) -> bool:
+        """Whether this phase's time is up and the next one evaluates anyway."""
+        following = self._scheduler.phases[self._scheduler.phase_index + 1 :][:1]
+        return self._scheduler.progress() >= 1 and any(phase.has_hook("evaluate") for phase in following)
 
     def _time_metrics(self) -> dict[str, float]:
         return {f"time/{kind}": share for kind, share in self._stopwatch.shares().items()}

@@ -8,7 +8,7 @@ that comes later) is passed again, in rounds, until none is due. Everything else
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 
 from reverie.orchestration.phases import HookKind, HookSpec, PhaseSpec
 from reverie.types import ReverieError, State
@@ -68,6 +68,8 @@ class PhaseScheduler:
             raise ReverieError("training.phases: the list is empty; add at least one phase.")
         self._phases = tuple(phases)
         self._totals = Totals()
+        self._left: list[_Counts] = []
+        """What was done in the phases before the current one."""
         self._enter(0)
 
     @property
@@ -145,38 +147,50 @@ class PhaseScheduler:
         return {
             "phase_names": [phase.name for phase in self._phases],
             "phase_index": self._index,
+            "left": [asdict(counts) for counts in self._left],
             **asdict(self._counts),
             "totals": asdict(self._totals),
         }
 
     def set_state(self, state: State) -> None:
-        """Continue where ``state`` was taken. Durations may differ: whether the phase is over is decided anew."""
+        """Continue where ``state`` was taken. Durations may differ: which phases are over is decided anew.
+
+        A phase that was over and is longer now is gone back to, and those after it come again.
+        """
         names = [phase.name for phase in self._phases]
         if list(state["phase_names"]) != names:
             raise ReverieError(
                 f"training.phases: the checkpoint was made with the phases {', '.join(state['phase_names'])}, but the "
                 f"config has {', '.join(names)}; restore the phases of the run or start a new run."
             )
-        self._enter(int(state["phase_index"]))
-        if len(state["performed"]) != len(self._phase.hooks):
-            raise ReverieError(
-                f"training.phases: the phase '{self._phase.name}' has {len(self._phase.hooks)} hooks, but "
-                f"{len(state['performed'])} in the checkpoint; restore its workflow_hooks or start a new run."
-            )
         self._totals = Totals(**state["totals"])
-        self._counts = _Counts(
-            performed=list(state["performed"]),
-            place=Place(**state["place"]),
-            steps=state["steps"],
-            updates=state["updates"],
-            waits_for=state["waits_for"],
-            has_reported_wait=state["has_reported_wait"],
-        )
-        is_between_cycles = self._counts.place.position == 0
-        if is_between_cycles and self._is_over_at_cycle(self._counts.place.cycle):
+        self._left = []
+        *earlier, current = [*state["left"], state]
+        for index, counts in enumerate(earlier):
+            self._restore_phase(index, counts)
+            if not self._is_over():
+                break
+            self._left.append(self._counts)
+        else:
+            self._restore_phase(int(state["phase_index"]), current)
+        if self._is_over():
             self._leave()
         else:
             self._settle()
+
+    def _restore_phase(self, index: int, saved: State) -> None:
+        self._enter(index)
+        if len(saved["performed"]) != len(self._phase.hooks):
+            raise ReverieError(
+                f"training.phases: the phase '{self._phase.name}' has {len(self._phase.hooks)} hooks, but "
+                f"{len(saved['performed'])} in the checkpoint; restore its workflow_hooks or start a new run."
+            )
+        self._counts = _Counts(**{one.name: saved[one.name] for one in fields(_Counts)})
+        self._counts.performed, self._counts.place = list(saved["performed"]), Place(**saved["place"])
+
+    def _is_over(self) -> bool:
+        is_between_cycles = self._counts.place.position == 0
+        return self._has_all_updates() or (is_between_cycles and self._is_over_at_cycle(self._counts.place.cycle))
 
     def _enter(self, index: int) -> None:
         self._index = index
@@ -191,6 +205,7 @@ class PhaseScheduler:
 
     def _leave(self) -> None:
         if self._index + 1 < len(self._phases):
+            self._left.append(self._counts)
             self._enter(self._index + 1)
         else:
             # The last phase keeps its counts: a resume with a longer duration goes on from them.

@@ -68,6 +68,12 @@ class RunFolder:
             self._write_info(info)
             replace_file(self.path / "config.yaml", [config_text.encode()])
 
+    def replace_config(self, config_text: str) -> None:
+        """Keep what a resumed run was told to change, such as a longer duration, for the next resume."""
+        if config_text != self.config_text():
+            with _writing(self.path):
+                replace_file(self.path / "config.yaml", [config_text.encode()])
+
     def config_text(self) -> str:
         """The resolved configuration as it was written."""
         if not self.is_run:

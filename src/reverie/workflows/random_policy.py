@@ -17,4 +17,6 @@ class RandomPolicyWorkflow(WorldModelWorkflow):
         }
 
     def policy(self, controller: str | None) -> Policy:
-        return self._policies[controller or "random"]
+        name = controller or "random"
+        self._context.controllers.find(name, partial)  # an unknown name is refused with a sentence
+        return self._policies[name]

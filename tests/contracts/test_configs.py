@@ -1,0 +1,143 @@
+"""Every packaged YAML file composes, instantiates and, at the smallest size, runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from reverie.build import assemble, assemble_orchestrator, assemble_workflow, phases_of
+from reverie.commands.catalogue import CONFIGS, GROUPS, options
+from reverie.configuration import check_sections, plain
+from reverie.orchestration.display import make_display
+from reverie.orchestration.orchestrator import check_phases
+from reverie.runtime.device import RuntimeConfig, prepare_torch
+from reverie.runtime.rng import RandomStreams
+from reverie.types import Space, Spaces
+from reverie.workflows.dreamer import DreamerV3, trainable_parameters
+
+CPU, META = torch.device("cpu"), torch.device("meta")
+FILES = sorted(
+    (folder.name, file.stem) for folder in CONFIGS.iterdir() if folder.is_dir() for file in folder.glob("*.yaml")
+)
+EXPERIMENTS = sorted(options("experiment"))
+SIZES = sorted(options("size"))
+
+PUBLISHED = {"1m": 0.64, "12m": 9.7, "25m": 21.8, "50m": 38.6, "100m": 86.6, "200m": 153.8, "400m": 345.5}
+"""Millions of parameters for 24 observed numbers and 6 continuous actions, as published; the slow critic excluded."""
+
+
+def composed(*overrides: str) -> Any:
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        config = compose("config", overrides=list(overrides))
+    OmegaConf.set_struct(config, False)
+    return config
+
+
+@pytest.fixture(autouse=True)
+def torch_settings() -> Iterator[None]:
+    yield
+    torch.autograd.set_detect_anomaly(False)
+    torch.set_flush_denormal(False)
+    torch.set_deterministic_debug_mode("default")
+
+
+def test_the_folders_are_the_groups() -> None:
+    assert {group for group, _ in FILES} == set(GROUPS)
+    assert set(SIZES) == {*PUBLISHED, "debug", "tiny", "small"}
+
+
+@pytest.mark.parametrize(("group", "name"), FILES)
+def test_every_file_composes_with_the_defaults(group: str, name: str) -> None:
+    config = composed(f"{group}={name}")
+    resolved = plain(OmegaConf.masked_copy(config, [key for key in config if key not in ("components", "controller")]))
+    check_sections(resolved)
+    assert options(group)[name], "the first comment tells what the file is for"
+
+
+@pytest.mark.parametrize(("group", "name"), [(g, n) for g, n in FILES if g not in ("experiment", "size", "runtime")])
+def test_every_part_is_used_by_an_experiment_or_stands_in_for_the_default(group: str, name: str) -> None:
+    """A file that no combination can run is dead. Parts that belong together are chosen together."""
+    together = {"random_policy", "none", "collect_only"}
+    experiment = "random_cartpole" if name in together else "dreamer_cartpole"
+    config = composed(f"experiment={experiment}", f"{group}={name}", "size=debug")
+    parts = assemble(config, device=CPU, allow=None)
+    check_phases(phases_of(config), parts)
+    parts.train_env.close()
+    parts.evaluator.close()
+
+
+@pytest.mark.parametrize("runtime", ["cpu", "debug"])
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment_runs_a_few_steps(experiment: str, runtime: str, tmp_path: Path) -> None:
+    config = composed(
+        f"experiment={experiment}",
+        f"runtime={runtime}",
+        "size=debug",
+        "experiment.device=cpu",
+        "training.total_timesteps=80",
+        "evaluation.every_steps=null",
+        "evaluation.episodes=1",
+    )
+    for phase in config.training.phases:
+        if "train_ratio" in phase:
+            phase.train_ratio = 8  # a few updates tell as much as many
+    prepare_torch(RuntimeConfig(**plain(config.runtime)))
+    parts = assemble(config, device=CPU, allow=None)
+    orchestrator = assemble_orchestrator(config, parts, folder=tmp_path, display=make_display())
+    orchestrator.begin()
+    assert orchestrator.run() == 0
+    orchestrator.close()
+    counters = orchestrator.counters()
+    assert counters.agent_steps >= 80
+    has_updates = any(hook.kind == "update" for phase in phases_of(config) for hook in phase.hooks)
+    assert (counters.updates > 0) == has_updates
+    assert (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").strip()
+
+
+def dreamer_on_meta(size: str, actions: int = 6) -> DreamerV3:
+    """Shapes without memory: the largest preset would take gigabytes."""
+    spaces = Spaces(
+        obs={"vector": Space(shape=(24,), dtype="float32")}, action=Space(shape=(), dtype="int64", classes=actions)
+    )
+    config = composed("experiment=dreamer_cartpole", f"size={size}")
+    with META:
+        workflow = assemble_workflow(
+            config, spaces=spaces, train_env=None, rng=RandomStreams(0, device=CPU), device=META, allow=None
+        )
+    assert isinstance(workflow, DreamerV3)
+    return workflow
+
+
+def parameter_count(workflow: DreamerV3) -> int:
+    modules = {**workflow._context.components.modules(), **workflow._context.controllers.modules()}
+    return sum(parameter.numel() for parameter in trainable_parameters(modules).values())
+
+
+@pytest.mark.parametrize("size", PUBLISHED)
+def test_the_presets_have_the_published_number_of_parameters(size: str) -> None:
+    workflow = dreamer_on_meta(size)
+    # A continuous policy has a mean and a deviation per action, a discrete one a single logit.
+    second_output = workflow._actor.output.weight.numel() + workflow._actor.output.bias.numel()
+    millions = (parameter_count(workflow) + second_output) / 1e6
+    digits = 2 if size == "1m" else 1
+    assert round(millions, digits) == PUBLISHED[size]
+
+
+def test_the_small_sizes_grow_in_order() -> None:
+    counts = [parameter_count(dreamer_on_meta(size)) for size in ("debug", "tiny", "small", "1m")]
+    assert counts == sorted(counts)
+    assert counts[0] < 10_000
+
+
+def test_one_published_part_of_the_default_preset() -> None:
+    """The recurrent model of the 200m preset with 18 actions on images has 95.5 million; the tokens differ."""
+    rssm = dreamer_on_meta("200m", actions=18)._rssm
+    count = sum(parameter.numel() for parameter in rssm.parameters())
+    vector_tokens, image_tokens = 1024, 4 * 4 * 4 * 64
+    assert round((count + (image_tokens - vector_tokens) * 1024) / 1e6, 1) == 95.5

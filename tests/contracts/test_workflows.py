@@ -1,0 +1,182 @@
+"""Every workflow of the package: it runs, and a second instance with its state goes on bit-equally."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+import pkgutil
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+import reverie.workflows
+from reverie.build import assemble, phases_of
+from reverie.commands.catalogue import CONFIGS, options
+from reverie.orchestration.orchestrator import Parts
+from reverie.types import Phase, ReverieError, Stateful
+from reverie.workflows.base import UpdateResult, WorldModelWorkflow
+
+CPU = torch.device("cpu")
+STEPS = 20
+
+
+def concrete_workflows() -> dict[str, type[WorldModelWorkflow]]:
+    modules = [
+        importlib.import_module(found.name)
+        for found in pkgutil.walk_packages(reverie.workflows.__path__, "reverie.workflows.")
+    ]
+    classes = [value for module in modules for value in vars(module).values() if inspect.isclass(value)]
+    return {
+        f"{cls.__module__}.{cls.__name__}": cls
+        for cls in classes
+        if issubclass(cls, WorldModelWorkflow) and not inspect.isabstract(cls)
+    }
+
+
+WORKFLOWS = concrete_workflows()
+
+
+def composed(experiment: str) -> Any:
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        overrides = [f"experiment={experiment}", "size=debug", "evaluation.episodes=1"]
+        config = compose("config", overrides=overrides)
+    OmegaConf.set_struct(config, False)
+    return config
+
+
+def experiment_of(target: str) -> str:
+    """The first packaged experiment that runs this workflow; a workflow without one fails here."""
+    return next(name for name in options("experiment") if composed(name).workflow._target_ == target)
+
+
+class Run:
+    """A workflow driven by hand through the first phase of its experiment, with small batches."""
+
+    def __init__(self, target: str) -> None:
+        config = composed(experiment_of(target))
+        self.parts: Parts = assemble(config, device=CPU, allow=None)
+        self.workflow = self.parts.workflow
+        self.spec = phases_of(config)[0]
+        self.phase = Phase(
+            name=self.spec.name, type=self.spec.type, progress=torch.zeros(()), controller=self.spec.controller
+        )
+        assert self.spec.buffer is not None
+        self.buffer = self.parts.buffers[self.spec.buffer]
+        self.results: list[UpdateResult] = []
+
+    def go(self, steps: int) -> None:
+        for step in range(steps):
+            self.buffer.append(self.workflow.collect_step(step, phase=self.phase).trajectory)
+            for hook in self.spec.hooks:
+                if hook.kind == "update":
+                    self._update(hook.name)
+
+    def _update(self, name: str) -> None:
+        size, length = 4, 5 + self.workflow.context_rows
+        if self.buffer.can_sample(size, length):
+            batch = self.buffer.sample(size, length, sampler="fresh_first")
+            result = getattr(self.workflow, name)(batch, phase=self.phase)
+            self.results.append(result)
+            if result.write_back is not None:
+                self.buffer.write_back(batch.index, result.write_back)
+
+    def owners(self) -> dict[str, Stateful]:
+        return {
+            "rng": self.parts.rng,
+            "env": self.parts.train_env,
+            "workflow": self.workflow,
+            "buffer": self.buffer,
+        }
+
+    def get_state(self) -> dict[str, Any]:
+        return {name: copy.deepcopy(owner.get_state()) for name, owner in self.owners().items()}
+
+    def set_state(self, state: dict[str, Any], *, without: str | None = None) -> None:
+        for name, owner in self.owners().items():
+            if name != without:
+                owner.set_state(copy.deepcopy(state[name]))
+
+    def close(self) -> None:
+        self.parts.train_env.close()
+        self.parts.evaluator.close()
+
+
+def leaves(tree: Any, path: str = "") -> dict[str, bytes]:
+    """Every array and number of a state, as bytes."""
+    if isinstance(tree, dict):
+        return {key: value for name, part in tree.items() for key, value in leaves(part, f"{path}/{name}").items()}
+    if isinstance(tree, list):
+        return leaves(dict(enumerate(tree)), path)
+    if isinstance(tree, torch.Tensor):
+        return {path: tree.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()}
+    return {path: tree.tobytes() if isinstance(tree, np.ndarray) else repr(tree).encode()}
+
+
+def test_the_walk_finds_the_workflows() -> None:
+    assert {"reverie.workflows.dreamer.DreamerV3", "reverie.workflows.random_policy.RandomPolicyWorkflow"} <= set(
+        WORKFLOWS
+    )
+
+
+@pytest.mark.parametrize("target", WORKFLOWS)
+def test_twenty_steps_and_the_same_twenty_in_a_second_instance(target: str) -> None:
+    one, other = Run(target), Run(target)
+    one.go(STEPS)
+    assert len(one.buffer) == STEPS * one.parts.train_env.num_envs
+    other.set_state(one.get_state())
+    assert leaves(one.get_state()) == leaves(other.get_state())
+    one.results.clear()
+    one.go(STEPS)
+    other.go(STEPS)
+    assert leaves(one.get_state()) == leaves(other.get_state())
+    for ours, theirs in zip(one.results, other.results, strict=True):
+        assert leaves(ours.metrics) == leaves(theirs.metrics)
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize("target", WORKFLOWS)
+@pytest.mark.parametrize("forgotten", ["rng", "env"])
+def test_a_part_that_is_not_restored_shows(target: str, forgotten: str) -> None:
+    one, other = Run(target), Run(target)
+    one.go(STEPS)
+    other.set_state(one.get_state(), without=forgotten)
+    one.go(STEPS)
+    other.go(STEPS)
+    assert leaves(one.get_state()["buffer"]) != leaves(other.get_state()["buffer"])
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize("target", WORKFLOWS)
+def test_updates_leave_finite_metrics_without_gradients(target: str) -> None:
+    run = Run(target)
+    run.go(STEPS)
+    has_updates = any(hook.kind == "update" for hook in run.spec.hooks)
+    assert bool(run.results) == has_updates
+    for result in run.results:
+        assert all(value.dim() == 0 and not value.requires_grad for value in result.metrics.values())
+        assert all(bool(value.isfinite()) for value in result.metrics.values())
+    run.close()
+
+
+@pytest.mark.parametrize("target", WORKFLOWS)
+def test_the_global_generator_is_left_alone(target: str) -> None:
+    run = Run(target)
+    before = torch.get_rng_state()
+    run.go(STEPS)
+    assert torch.equal(torch.get_rng_state(), before)
+    run.close()
+
+
+@pytest.mark.parametrize("target", WORKFLOWS)
+def test_an_unknown_controller_is_refused_before_anything_acts(target: str) -> None:
+    run = Run(target)
+    with pytest.raises(ReverieError, match=r"`controller\.nobody`"):
+        run.workflow.policy("nobody")
+    run.close()
