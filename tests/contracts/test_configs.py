@@ -81,12 +81,11 @@ def test_every_experiment_runs_a_few_steps(experiment: str, runtime: str, tmp_pa
         "size=debug",
         "experiment.device=cpu",
         "training.total_timesteps=80",
+        "training.train_ratio=8",
+        "environment.num_envs=4",
         "evaluation.every_steps=null",
         "evaluation.episodes=1",
     )
-    for phase in config.training.phases:
-        if "train_ratio" in phase:
-            phase.train_ratio = 8  # a few updates tell as much as many
     prepare_torch(RuntimeConfig(**plain(config.runtime)))
     parts = assemble(config, device=CPU, allow=None)
     orchestrator = assemble_orchestrator(config, parts, folder=tmp_path, display=make_display())

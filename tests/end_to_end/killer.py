@@ -58,7 +58,7 @@ class Killer:
     """The client of the server. ``home`` is the working directory of every command."""
 
     def __init__(self, home: Path, source: Path | str, prefix: tuple[str, ...] = ()) -> None:
-        """``source`` is the PYTHONPATH. ``prefix`` is a command that starts the server, such as one that gives it mounts of its own."""
+        """``source`` is the PYTHONPATH; ``prefix`` a command that starts the server, perhaps with mounts of its own."""
         self.home = home
         self._log = home / "output.txt"
         # One thread per process: that is what the runs themselves use, and a fork may not happen beside threads.

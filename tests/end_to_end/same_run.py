@@ -26,6 +26,7 @@ PHASES = f"""[
 SMALL_RUN = (
     "experiment=dreamer_cartpole",
     "size=debug",
+    "environment.num_envs=4",
     "workflow.horizon=2",
     "training.total_timesteps=272",
     f"training.phases={' '.join(PHASES.split())}",

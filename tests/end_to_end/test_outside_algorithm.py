@@ -1,4 +1,4 @@
-"""An algorithm from outside the package, with its own component and its own YAML groups, needs nothing of `src/reverie`."""
+"""An algorithm from outside the package, with its own component and its own YAML, trains without touching Reverie."""
 
 from __future__ import annotations
 

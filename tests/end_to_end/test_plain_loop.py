@@ -16,6 +16,7 @@ from reverie.orchestration.checkpoint import CheckpointConfig, CheckpointManager
 RUN = (
     "experiment=dreamer_cartpole",
     "size=debug",
+    "environment.num_envs=4",
     "workflow.horizon=3",
     "training.total_timesteps=320",
     "training.train_ratio=2.6",  # no whole number of updates per step: the ratio must be kept over the whole run
@@ -66,7 +67,7 @@ def digests(state: dict[str, object]) -> dict[str, str]:
 
 def test_the_example_runs_as_its_head_says(repo_root: Path, environment: dict[str, str], tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(repo_root / "examples" / "plain_loop.py"), "training.total_timesteps=120"],
+        [sys.executable, str(repo_root / "examples" / "plain_loop.py"), "workflow.horizon=3"],
         env=environment,
         cwd=tmp_path,
         capture_output=True,

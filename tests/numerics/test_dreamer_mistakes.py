@@ -420,9 +420,9 @@ def counters_of_a_run(folder: Path, *, action_repeat: int) -> Counters:
     config = composed(
         "training.total_timesteps=64",
         "environment.num_envs=2",
-        "training.phases.0.train_ratio=16",
-        "training.phases.0.workflow_hooks.1.update.batch.size=4",
-        "training.phases.0.workflow_hooks.1.update.batch.length=8",
+        "training.train_ratio=16",
+        "training.batch_size=4",
+        "training.batch_length=8",
         f"environment.simulator.action_repeat={action_repeat}",
         "evaluation.every_steps=null",
         "evaluation.episodes=1",

@@ -52,7 +52,14 @@ def reached(workflow: DreamerV3, loss: Tensor) -> set[str]:
 
 
 def test_losses_after_100_updates() -> None:
-    workflow = small_dreamer("optimizers.model.warmup_updates=10", "workflow.free_nats=0.01", "size.bins=15")
+    workflow = small_dreamer(
+        "optimizers.model.learning_rate=1.0e-3",
+        "optimizers.model.warmup_updates=10",
+        "workflow.horizon=15",
+        "workflow.entropy_scale=1.0e-2",
+        "workflow.free_nats=0.01",
+        "size.bins=15",
+    )
     # Bins up to 5e8 turn the last digit of a fresh model's prediction into a number of its own.
     for head in (workflow._reward_head, workflow._critic.online, workflow._critic.slow):
         head.bins.copy_(symexp(torch.linspace(-3, 3, 15)))

@@ -122,7 +122,7 @@ def _call_hydra(flags: list[str], overrides: list[str], jobs: _Jobs) -> None:
         )
         entry: Callable[[], None] = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="config")(task)
         with _process_for_hydra([*sweep, *overrides, *flags]), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module=r"hydra\.")  # its quarrels with newer OmegaConfs are not the user's
+            warnings.filterwarnings("ignore", module=r"hydra\.")  # it quarrels with newer releases of OmegaConf
             entry()
 
 
