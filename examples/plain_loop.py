@@ -43,6 +43,7 @@ def trained(overrides: list[str]) -> tuple[DreamerV3, Metrics]:
         collected = workflow.collect_step(steps, phase=phase)  # act once in every environment
         buffer.append(collected.trajectory)
         steps += collected.steps
+        phase.progress.fill_(min(1.0, steps / training.total_timesteps))
         while buffer.can_sample(size, length) and replayed + size * training.batch_length <= ratio * steps:
             batch = buffer.sample(size, length, sampler="fresh_first")
             result = workflow.update(batch, phase=phase)  # losses, gradients, one optimiser step

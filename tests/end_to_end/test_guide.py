@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,9 +48,11 @@ def commands(page: str) -> list[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def lab_killer(home: Path, repo_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Killer:
+def lab_killer(home: Path, repo_root: Path) -> Iterator[Killer]:
     """Runs commands in the guide's folder, with the lab on the path as the guide says."""
-    return Killer(home, f"{repo_root / 'src'}{os.pathsep}{home / 'lab'}")
+    one = Killer(home, f"{repo_root / 'src'}{os.pathsep}{home / 'lab'}")
+    yield one
+    one.close()
 
 
 def test_the_list_of_files_is_complete(page: str, home: Path) -> None:

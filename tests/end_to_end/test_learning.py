@@ -8,7 +8,7 @@ import pytest
 from killer import Killer
 from same_run import metric_lines
 
-STEPS = 4000
+STEPS = 6000
 
 
 def final_return(run: Path) -> float:
@@ -22,4 +22,4 @@ def test_dreamer_beats_random_actions_by_far(killer: Killer, tmp_path: Path) -> 
         ended = killer.run("train", f"experiment={experiment}", f"training.total_timesteps={STEPS}", f"logdir={run}")
         assert ended.code == 0, ended.output
     assert 10 < final_return(chance) < 40
-    assert final_return(dreamer) >= 150
+    assert final_return(dreamer) >= 100

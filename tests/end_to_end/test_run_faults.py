@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from killer import Ended, Killer
+from killer import Ended, Kill, Killer
 from same_run import SMALL_RUN, checkpoint_names, differences
 from test_checkpoint_faults import permitted_mounter
 
@@ -32,15 +33,11 @@ def check_refused(ended: Ended, *words: str) -> None:
 
 @pytest.fixture(scope="module")
 def halfway(killer: Killer, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The small run, stopped in its middle with two checkpoints. To be copied."""
+    """The small run, killed in its middle with two checkpoints. To be copied."""
     run = tmp_path_factory.mktemp("halfway") / "run"
-    latest = run / "checkpoints" / "latest"
-    killer.signalled(
-        *("train", *SMALL_RUN, f"logdir={run}"),
-        until=lambda: latest.is_file() and latest.read_text() >= "0000000128",
-        delay_seconds=0,
-    )
-    assert len(checkpoint_names(run)) >= 2
+    kill = Kill("reverie.workflows.base:WorldModelWorkflow.collect_step", "before", 38)
+    assert killer.run("train", *SMALL_RUN, f"logdir={run}", kill=kill).code == -signal.SIGKILL
+    assert [name[:10] for name in checkpoint_names(run)] == ["0000000096", "0000000128"]
     return run
 
 

@@ -14,7 +14,10 @@ from reverie.types import Metrics, State
 
 
 class LaProp:
-    """Clip each tensor's gradient to its weight norm, scale by the running RMS, then average with momentum."""
+    """Clip each tensor's gradient to its weight norm, scale by the running RMS, then average with momentum.
+
+    ``decay`` is the share of the learning rate that is gone when a phase's progress reaches 1; the paper has none.
+    """
 
     def __init__(
         self,
@@ -22,6 +25,7 @@ class LaProp:
         *,
         learning_rate: float = 4e-5,
         warmup_updates: int = 1000,
+        decay: float = 0.0,
         clip: float = 0.3,
         min_weight_norm: float = 1e-3,
         rms_decay: float = 0.999,
@@ -30,7 +34,7 @@ class LaProp:
     ) -> None:
         self._names = list(parameters)
         self._parameters = list(parameters.values())
-        self._learning_rate, self._warmup = learning_rate, warmup_updates
+        self._learning_rate, self._warmup, self._decay = learning_rate, warmup_updates, decay
         self._clip, self._min_weight_norm = clip, min_weight_norm
         self._rms_decay, self._momentum, self._epsilon = rms_decay, momentum, epsilon
         self._weight = _flattened(self._parameters)
@@ -40,13 +44,13 @@ class LaProp:
         self._sizes = torch.tensor([parameter.numel() for parameter in self._parameters], device=device)
         self._updates = torch.zeros((), dtype=torch.float64, device=device)
 
-    def step(self, loss: Tensor) -> Metrics:
+    def step(self, loss: Tensor, *, progress: Tensor | None = None) -> Metrics:
         """Differentiate ``loss`` and move the parameters. Parameters the loss does not reach get a zero gradient."""
         gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
-        return self.apply(gradients)
+        return self.apply(gradients, progress=progress)
 
     @torch.no_grad()
-    def apply(self, gradients: tuple[Tensor, ...]) -> Metrics:
+    def apply(self, gradients: tuple[Tensor, ...], *, progress: Tensor | None = None) -> Metrics:
         norms = tensor_norms(gradients)
         weight_norms = tensor_norms(self._parameters)
         # Per tensor, not per unit; the floor lets zero-initialised outputs leave zero.
@@ -57,6 +61,10 @@ class LaProp:
 
         warmup = self._updates / self._warmup if self._warmup else torch.ones_like(self._updates)
         rate = self._learning_rate * warmup.clamp(max=1.0)  # the very first update has rate 0
+        if self._decay:
+            if progress is None:
+                raise ValueError("a decaying learning rate needs the phase's progress")
+            rate = rate * (1 - self._decay * progress)
         self._updates += 1
         rms_bias, momentum_bias = 1 - self._rms_decay**self._updates, 1 - self._momentum**self._updates
         self._square.lerp_(gradient.square(), 1 - self._rms_decay)

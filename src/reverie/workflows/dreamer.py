@@ -102,7 +102,7 @@ class DreamerV3(WorldModelWorkflow):
         losses |= behaviour
         losses["replay_value"] = self._replay_value_loss(latents, seen, start_return.view_as(seen.reward))
         metrics |= {f"loss/{name}": loss.detach().mean() for name, loss in losses.items()}
-        metrics |= self._optimizer.step(weighted_sum(losses, self._config.loss_weights))
+        metrics |= self._optimizer.step(weighted_sum(losses, self._config.loss_weights), progress=phase.progress)
         self._critic.update_slow()
         return UpdateResult(metrics=metrics, write_back=stored_latent(latents.detach()))
 
