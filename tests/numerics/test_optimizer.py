@@ -107,3 +107,14 @@ def test_a_state_that_is_not_restored_shows() -> None:
     one.apply(gradient(3, torch.float32))
     other.apply(gradient(3, torch.float32))
     assert not torch.equal(ours["net/lin/kernel"], theirs["net/lin/kernel"])
+
+
+def test_the_rate_falls_with_the_progress_of_the_phase() -> None:
+    laprop = LaProp({"p": torch.nn.Parameter(torch.ones(2))}, learning_rate=0.1, warmup_updates=0, decay=0.9)
+    rates = [
+        float(laprop.apply((torch.ones(2),), progress=torch.tensor(progress))["learning_rate"])
+        for progress in (0.0, 0.5, 1.0)
+    ]
+    assert rates == pytest.approx([0.1, 0.055, 0.01])
+    with pytest.raises(ValueError, match="progress"):
+        laprop.apply((torch.ones(2),))
