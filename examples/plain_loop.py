@@ -1,6 +1,6 @@
 """A workflow driven by hand: what `reverie train` does, without the loop, the checkpoints and the log around it.
 
-python examples/plain_loop.py                              (a minute of DreamerV3 on CartPole, tiny)
+python examples/plain_loop.py                              (a few seconds of a very small DreamerV3 on CartPole)
 python examples/plain_loop.py training.total_timesteps=800 (any override of `reverie train`)
 
 The orchestrator adds phases, evaluation, saving and logging; it adds nothing to the mathematics. A test compares the
@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 from reverie.build import assemble
 from reverie.commands.catalogue import CONFIGS
-from reverie.runtime.device import RuntimeConfig, prepare_torch
+from reverie.runtime.device import RuntimeConfig, chosen_device, prepare_torch
 from reverie.types import Metrics, Phase
 from reverie.workflows.dreamer import DreamerV3
 
@@ -30,14 +30,16 @@ def trained(overrides: list[str]) -> tuple[DreamerV3, Metrics]:
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         config = compose("config", overrides)
     OmegaConf.set_struct(config, False)  # `assemble` fills in what the environment looks like
-    prepare_torch(RuntimeConfig())
-    parts = assemble(config, device=torch.device("cpu"), allow=None)  # configuration in, objects out
+    prepare_torch(RuntimeConfig(**config.runtime))
+    parts = assemble(
+        config, device=chosen_device(config.experiment.device), allow=None
+    )  # configuration in, objects out
     workflow, buffer, training = parts.workflow, parts.buffers["replay"], config.training
     assert isinstance(workflow, DreamerV3)
 
     size, length = training.batch_size, training.batch_length + DreamerV3.context_rows
     ratio = Fraction(str(training.train_ratio))  # replayed steps per agent step, exact however long the run
-    phase = Phase(name="learn", type="online", progress=torch.zeros(()))
+    phase = Phase(name="learn", type="online", progress=torch.zeros((), device=parts.device))
     steps, replayed, metrics = 0, 0, {}
     while steps < training.total_timesteps:
         collected = workflow.collect_step(steps, phase=phase)  # act once in every environment

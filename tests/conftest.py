@@ -30,10 +30,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def own_environment() -> Iterator[None]:
-    """The user's W&B, Hydra and TensorBoard settings do not reach a test, and what a test sets does not outlive it."""
+    """The user's W&B, Hydra and TensorBoard settings do not reach a test, nor does the launcher that started it."""
     with mock.patch.dict(os.environ):
         for name in list(os.environ):
-            if name.startswith(("WANDB_", "HYDRA_", "TENSORBOARD_")):
+            if name.startswith(("WANDB_", "HYDRA_", "TENSORBOARD_", "REVERIE_COMMAND")):
                 del os.environ[name]
         yield
 

@@ -16,7 +16,7 @@ from reverie.environments.base import Environment
 from reverie.environments.vector import VectorEnvironment
 from reverie.orchestration.checkpoint import CheckpointConfig, CheckpointManager
 from reverie.orchestration.display import Display
-from reverie.orchestration.evaluator import EvaluationConfig, Evaluator
+from reverie.orchestration.evaluator import EVALUATION_BUFFER, EvaluationConfig, Evaluator
 from reverie.orchestration.logger import Logger, LoggingConfig, make_sinks
 from reverie.orchestration.orchestrator import Orchestrator, Parts
 from reverie.orchestration.phases import PhaseSpec, parse_phases
@@ -26,9 +26,6 @@ from reverie.types import ReverieError, Space, Spaces
 from reverie.workflows.base import WorldModelWorkflow
 from reverie.workflows.context import WorkflowContext, WorldModelComponents
 from reverie.workflows.controllers import ControllerManager
-
-EVALUATION_BUFFER = "evaluation"
-"""The buffer of this name receives the rows of evaluations."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

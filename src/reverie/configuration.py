@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,15 +41,6 @@ _MAY_DIFFER = re.compile(
     r"|experiment\.device|logdir"
 )
 _ABSENT = object()
-
-
-def check_call(target: Callable[..., Any], kwargs: Mapping[str, Any], *, path: str) -> None:
-    """Refuses keyword arguments that do not fit the signature and annotations of ``target``.
-
-    A value that is itself a ``_target_`` node or an interpolation is taken on trust: it has no type yet.
-    """
-    given = OmegaConf.to_container(kwargs) if isinstance(kwargs, DictConfig) else kwargs
-    CheckWalk(allow=None, follows=False).arguments(target, _string_keys(given, path), path)
 
 
 def section(cls: type[T], node: Mapping[Any, Any], *, path: str) -> T:
@@ -117,6 +108,9 @@ def read_config(run: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ReverieError(f"`{file}` must hold a mapping of sections, got {shown(config)}")
     check_sections(config)
+    if missing := [name for name in SECTIONS if name not in config]:
+        raise ReverieError(f"`{file}` is not the config of a run: it lacks {', '.join(missing)}")
+    _refuse_references(config, "", file)
     return config
 
 
@@ -137,11 +131,6 @@ def with_overrides(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[
     return changed
 
 
-def differing_keys(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> list[str]:
-    """Dotted paths of the leaves that differ, list items by number; a key that one side lacks differs."""
-    return [key for key, _, _ in _differences(old, new, "")]
-
-
 def may_differ(key: str) -> bool:
     """Whether a resumed run may change ``key``: durations, logging, checkpointing, runtime, and where it runs."""
     return _MAY_DIFFER.fullmatch(key) is not None
@@ -159,6 +148,15 @@ def refuse_different_config(old: Mapping[Any, Any], new: Mapping[Any, Any], *, w
             f"`{where}` was started with another config ({'; '.join(changes)}): only durations, logging, checkpoint, "
             "runtime and experiment.device may differ on resume, so undo these or start a new run in another logdir"
         )
+
+
+def _refuse_references(value: Any, path: str, file: Path) -> None:
+    """A stored config is resolved. A reference in it could become anything after the checks."""
+    if isinstance(value, str) and "${" in value:
+        raise ReverieError(f"`{file}` holds a reference at `{path}` ({shown(value)}): write the value itself there")
+    if isinstance(value, (dict, list)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            _refuse_references(item, joined(path, key), file)
 
 
 def _differences(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]]:

@@ -23,13 +23,10 @@ _NODE_KEYS = ("_target_", "_partial_")
 class CheckWalk:
     """Walks a node along the annotations of what it describes, calling nothing."""
 
-    def __init__(self, *, allow: Sequence[str] | None, follows: bool = True) -> None:
+    def __init__(self, *, allow: Sequence[str] | None) -> None:
         self._allow = allow
-        self._follows = follows
 
     def node(self, node: Mapping[str, Any], path: str, *, extra: Mapping[str, Any] | None = None) -> Any:
-        if not self._follows:
-            return node
         given = {key: value for key, value in node.items() if key not in _NODE_KEYS}
         is_partial = self.value(bool, node.get("_partial_", False), f"{path}._partial_")
         target = located(node["_target_"], path=f"{path}._target_", allow=self._allow)
@@ -82,8 +79,6 @@ class CheckWalk:
             return self.node(value, path)
         if signatures.is_open(annotation):
             return self._open(value, path)
-        if not self._follows and isinstance(value, str) and "${" in value:
-            return value
         if signatures.is_union(annotation):
             return self._union(annotation, value, path)
         if isinstance(value, Mapping) and signatures.is_dataclass_type(annotation):

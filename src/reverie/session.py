@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
@@ -53,24 +55,22 @@ def train(config: DictConfig) -> int:
 
 def resume(run: Path, overrides: Sequence[str], allow: Sequence[str]) -> int:
     """Go on with the run in ``run`` by the configuration that it stores."""
-    stored = read_config(run)
-    check_tasks(stored, allow=allow)
+    stored = _stored_config(run, allow)
     config = with_overrides(stored, overrides)
     total_before, total_now = stored["training"]["total_timesteps"], config["training"]["total_timesteps"]
-    for before, now in zip(stored["training"]["phases"], config["training"]["phases"], strict=True):
-        # The stored configuration is resolved: a phase that was as long as the whole run still is.
-        if before.get("duration_steps") == now.get("duration_steps") == total_before:
-            now["duration_steps"] = total_now
-    return _run(OmegaConf.create(config), run, allow=allow)
+    if total_now != total_before and not _lengthened(config["training"]["phases"], total_before, total_now):
+        raise ReverieError(
+            "training.total_timesteps changes nothing here: no phase of this run is as long as the whole run; "
+            "set training.phases.N.duration_steps instead."
+        )
+    return _run(DictConfig(config), run, allow=allow)
 
 
 def evaluate(
     run: Path, *, episodes: int | None, seed: int | None, checkpoint: str | None, allow: Sequence[str]
 ) -> dict[str, float]:
     """Scores of the agent in ``run``. The folder is only read."""
-    stored = read_config(run)
-    check_tasks(stored, allow=allow)
-    config = OmegaConf.create(stored)
+    config = DictConfig(_stored_config(run, allow))
     prepare_torch(section(RuntimeConfig, config.runtime, path="runtime"))
     device = chosen_device("auto")  # the run may have been trained on a machine with other devices
     episodes = episodes or section(EvaluationConfig, config.evaluation, path="evaluation").episodes
@@ -84,7 +84,30 @@ def evaluate(
         raise ReverieError(f"{run} has no checkpoint yet: go on with `reverie resume {run}` first.")
     check_sizes(workflow, loaded)
     workflow.set_state(loaded.state)
-    return Evaluator(env, episodes=episodes, seed=seed, device=device, buffer=None).evaluate(workflow.policy(None))
+    evaluator = Evaluator(env, episodes=episodes, seed=seed, device=device, buffer=None)
+    try:
+        return evaluator.evaluate(workflow.policy(None)) or {}
+    finally:
+        evaluator.close()
+
+
+def _stored_config(run: Path, allow: Sequence[str]) -> dict[str, Any]:
+    """The configuration of a run that may be a stranger's: nothing in it leads outside what is allowed."""
+    stored = read_config(run)
+    check_tasks(stored, allow=allow)
+    section(TrainingConfig, stored["training"], path="training")
+    return stored
+
+
+def _lengthened(phases: list[Any], before: int, now: int) -> bool:
+    """Make every phase that was as long as the whole run so again; the stored configuration holds numbers only."""
+    changed = False
+    for phase in phases:
+        if phase.get("duration_steps") == before:
+            phase["duration_steps"] = now
+            changed = True
+        changed |= _lengthened(phase.get("phases", []), before, now)
+    return changed
 
 
 def _run(config: DictConfig, path: Path | None, *, allow: Allow) -> int:
@@ -95,9 +118,15 @@ def _run(config: DictConfig, path: Path | None, *, allow: Allow) -> int:
     prepare_torch(section(RuntimeConfig, config.runtime, path="runtime"))
     parts = assemble(config, device=chosen_device(experiment.device), allow=allow)
     check_phases(phases_of(config), parts)
+    display = make_display()
+    config["logdir"] = None if path is None else str(path)
+    fork = None
+    if path is None or not RunFolder(path).is_run:
+        if path is not None:
+            RunFolder(path).refuse_foreign_files()
+        fork = _fork(config, display)
     config["logdir"] = str(path or new_run_folder(Path("runs"), experiment.name))
     folder = RunFolder(Path(config["logdir"]))
-    display = make_display()
     with folder.locked():
         if folder.is_run:
             refuse_different_config(read_config(folder.path), plain(config), where=str(folder.path))
@@ -107,7 +136,7 @@ def _run(config: DictConfig, path: Path | None, *, allow: Allow) -> int:
             folder.create(config_text=config_text(config), spaces=parts.train_env.spaces)
         orchestrator = assemble_orchestrator(config, parts, folder=folder.path, display=display)
         try:
-            _restore(orchestrator, config, folder, display)
+            _restore(orchestrator, config, folder, fork, display)
             code = orchestrator.run()
         except BaseException:
             with suppress(ReverieError, OSError):  # what went wrong first is what the user must hear
@@ -120,26 +149,44 @@ def _run(config: DictConfig, path: Path | None, *, allow: Allow) -> int:
     return code
 
 
-def _restore(orchestrator: Orchestrator, config: DictConfig, folder: RunFolder, display: Display) -> None:
+def _restore(
+    orchestrator: Orchestrator, config: DictConfig, folder: RunFolder, fork: Fork | None, display: Display
+) -> None:
     """From the run's own newest checkpoint, else from ``training.resume_path``, else from nothing."""
     own = orchestrator.checkpoints
     if (loaded := own.load()) is not None:
         orchestrator.restore(loaded, own)
         display.say(f"Resuming {folder.path} at step {loaded.state['global_step']:,} (checkpoint {loaded.name}).")
-        return
+    elif (fork := fork or _fork(config, display)) is not None:
+        _copy_metrics(fork, folder.path)
+        orchestrator.restore(fork.loaded, fork.manager)
+        display.say(f"Beginning with the state of {fork.run} at step {fork.loaded.state['global_step']:,}.")
+    else:
+        orchestrator.begin()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fork:
+    """The checkpoint of another run that a run begins with."""
+
+    run: Path
+    manager: CheckpointManager
+    loaded: Loaded
+
+
+def _fork(config: DictConfig, display: Display) -> Fork | None:
+    """Read what ``training.resume_path`` names, and put the checkpoint's name there: a resume needs the same one."""
     source = section(TrainingConfig, config.training, path="training").resume_path
     if source is None:
-        orchestrator.begin()
-        return
+        return None
     run, name = _run_and_checkpoint(Path(source))
     refuse_different_config(read_config(run), plain(config), where=str(run))
     manager = CheckpointManager(run, config=CheckpointConfig(), say=display.say)
     loaded = manager.load_named(name, with_replay=True) if name else manager.load()
     if loaded is None:
         raise ReverieError(f"training.resume_path: {run} has no checkpoint to begin with.")
-    _copy_metrics(loaded, run, folder.path)
-    orchestrator.restore(loaded, manager)
-    display.say(f"Beginning with the state of {run} at step {loaded.state['global_step']:,}.")
+    config.training.resume_path = str(run / "checkpoints" / loaded.name)
+    return Fork(run=run, manager=manager, loaded=loaded)
 
 
 def _run_and_checkpoint(path: Path) -> tuple[Path, str | None]:
@@ -149,11 +196,14 @@ def _run_and_checkpoint(path: Path) -> tuple[Path, str | None]:
     return path, None
 
 
-def _copy_metrics(loaded: Loaded, source: Path, target: Path) -> None:
+def _copy_metrics(fork: Fork, target: Path) -> None:
     """The lines up to the checkpoint: the new run's curve begins where the old one began."""
-    offset = loaded.state["logger"]["offset"]
-    with (source / METRICS_FILE).open("rb") as old, (target / METRICS_FILE).open("wb") as new:
-        new.write(old.read(offset))
+    offset = fork.loaded.state["logger"]["offset"]
+    try:
+        lines = (fork.run / METRICS_FILE).read_bytes()[:offset]
+        (target / METRICS_FILE).write_bytes(lines)
+    except OSError as error:
+        raise ReverieError(f"cannot copy {fork.run / METRICS_FILE} to {target}: {error.strerror or error}.") from error
 
 
 def _report(orchestrator: Orchestrator, folder: RunFolder, *, is_finished: bool) -> None:
@@ -172,9 +222,8 @@ def _report(orchestrator: Orchestrator, folder: RunFolder, *, is_finished: bool)
         evaluation=scores.evaluation,
         logdir=str(folder.path),
     )
+    Console().print(final_table(summary))
     curve = learning_curve(folder.path)
-    console = Console()
-    console.print(final_table(summary))
     if curve is not None:
         print(f"Learning curve: {curve}")
     print("\n".join(["Next:", *(f"  {command}" for command in closing_commands(str(folder.path)))]))

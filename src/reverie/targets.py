@@ -30,6 +30,8 @@ def located(target: Any, *, path: str, allow: Sequence[str] | None) -> Callable[
     if not isinstance(target, str) or not all(part.isidentifier() for part in target.split(".")) or "." not in target:
         raise ReverieError(f"`{path}` must be a dotted name such as `reverie.buffers.x.Y`, got {target!r}")
     _refuse_outside(target, target, path=path, allow=allow)
+    if allow is not None and any(part.startswith("_") for part in target.split(".")):
+        raise ReverieError(f"`{path}` names `{target}`, which is private: a stored config cannot use it")
     found: Any = None
     for depth, part in enumerate(target.split("."), start=1):
         name = ".".join(target.split(".")[:depth])
@@ -39,6 +41,8 @@ def located(target: Any, *, path: str, allow: Sequence[str] | None) -> Callable[
     if isinstance(found, ModuleType) or not callable(found):
         raise ReverieError(f"`{path}` names `{target}`, which is no class or function")
     _refuse_outside(f"{getattr(found, '__module__', None)}", target, path=path, allow=allow)
+    if allow is not None and not isinstance(found, type):
+        raise ReverieError(f"`{path}` names `{target}`: in a stored config it must be a class, not a function")
     return found
 
 

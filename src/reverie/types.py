@@ -33,6 +33,13 @@ class ReverieError(Exception):
     """Something the user can mend. The command line prints the message alone and exits with code 2."""
 
 
+def require(name: str, value: float, *, at_least: float, at_most: float = float("inf")) -> None:
+    """Refuse a number of the configuration that is out of range (NaN is)."""
+    if not at_least <= value <= at_most:
+        limits = f"at least {at_least}" if at_most == float("inf") else f"from {at_least} to {at_most}"
+        raise ReverieError(f"`{name}` must be {limits}, got {value}.")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Space:
     """Shape and kind of one observation key or of the action. ``classes`` is set for discrete values only."""
@@ -40,8 +47,6 @@ class Space:
     shape: tuple[int, ...]
     dtype: Literal["uint8", "float32", "int64"]
     classes: int | None = None
-    low: float | None = None
-    high: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape))  # YAML has lists only

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import sys
 import threading
 import warnings
@@ -15,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from reverie.environments.gym import GymEnvironment, task_package, tasks
+from reverie.environments.gym import GymEnvironment, tasks
 from reverie.environments.vector import VectorEnvironment
 from reverie.types import Observation, ReverieError, Space
 
@@ -132,9 +133,25 @@ class Needy(Shifted):
         import package_that_nobody_has.part
 
 
+class Angry(Shifted):
+    def __init__(self):
+        raise OSError("no such display\\nline two.")
+
+
+class Hidden(Shifted):
+    @property
+    def observation_space(self):
+        raise KeyError("sensors")
+
+
+class Sticky(Shifted):
+    def close(self):
+        raise RuntimeError("the door is stuck")
+
+
 for name, limit in (("Own", 50), ("Shifted", None), ("Moody", 50), ("OldStep", None), ("OldStep", 9), ("OldReset", 9),
                     ("BareReset", 9), ("WrongShape", 9), ("MissingKey", 9), ("Nameless", 9), ("Endless", 9),
-                    ("Many", 9), ("Needy", 9)):
+                    ("Many", 9), ("Needy", 9), ("Angry", 9), ("Hidden", 9), ("Sticky", 9)):
     version = 1 if limit == 9 else 0
     gymnasium.register(f"{name}-v{version}", entry_point=f"own_world:{name}", max_episode_steps=limit)
 gymnasium.register("Confessed-v0", entry_point="own_world:Own", max_episode_steps=50, nondeterministic=True)
@@ -145,6 +162,7 @@ gymnasium.register("Confessed-v0", entry_point="own_world:Own", max_episode_step
 def own_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("world")
     (folder / "own_world.py").write_text(OWN_WORLD)
+    (folder / "torn_world.py").write_text("1 / 0")
     registered = dict(gymnasium.registry)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
@@ -198,12 +216,19 @@ def test_rows_flags_and_spaces(task: str) -> None:
         assert not one.reward[one.is_first].any()
         assert one.obs.keys() == envs.spaces.obs.keys()
         for key, space in envs.spaces.obs.items():
-            assert_in_space(one.obs[key], space)
+            assert_in_space(one.obs[key], space, native_space(envs, key))
     assert seen[0].is_first.all()
     envs.close()
 
 
-def assert_in_space(value: Tensor, space: Space) -> None:
+def native_space(envs: VectorEnvironment, key: str) -> object:
+    simulator = envs._slots[0].environment
+    assert isinstance(simulator, GymEnvironment)
+    native = simulator._env.observation_space
+    return native[key] if isinstance(native, gymnasium.spaces.Dict) else native
+
+
+def assert_in_space(value: Tensor, space: Space, native: object) -> None:
     assert value.shape == (NUM_ENVS, *space.shape)
     assert str(value.dtype) == f"torch.{space.dtype}"
     if space.classes is not None:
@@ -211,8 +236,10 @@ def assert_in_space(value: Tensor, space: Space) -> None:
         return
     assert torch.isfinite(value.double()).all()
     # A hair of room: bounds and values are rounded to float32 separately.
-    assert space.low is None or float(value.double().min()) >= space.low - 1e-4
-    assert space.high is None or float(value.double().max()) <= space.high + 1e-4
+    assert isinstance(native, gymnasium.spaces.Box)
+    values = value.double().numpy().reshape(NUM_ENVS, *native.shape)
+    assert (values >= native.low - 1e-4).all()
+    assert (values <= native.high + 1e-4).all()
 
 
 @pytest.mark.parametrize("task", small_tasks())
@@ -256,12 +283,12 @@ def test_without_the_actions_the_walk_is_another(task: str) -> None:
 def test_an_own_environment_with_a_dict_and_a_box() -> None:
     env = GymEnvironment(task="gym:own_world:Own-v0")
     assert env.spaces.obs == {
-        "place": Space(shape=(4,), dtype="float32", low=-1000.0, high=1000.0),
-        "level": Space(shape=(1,), dtype="float32", low=0.0, high=1.0),
+        "place": Space(shape=(4,), dtype="float32"),
+        "level": Space(shape=(1,), dtype="float32"),
         "room": Space(shape=(), dtype="int64", classes=3),
-        "camera": Space(shape=(4, 6, 3), dtype="uint8", low=0.0, high=255.0),
+        "camera": Space(shape=(4, 6, 3), dtype="uint8"),
     }
-    assert env.spaces.action == Space(shape=(2,), dtype="float32", low=-1.0, high=1.0)
+    assert env.spaces.action == Space(shape=(2,), dtype="float32")
     kept = env.reset(0).obs["place"]
     native = []
     for value in (-1.0, 0.0, 1.0, 7.0):
@@ -345,6 +372,9 @@ def test_options_reach_the_environment() -> None:
         ("gym:own_world:Endless-v1", "without finite bounds"),
         ("gym:own_world:Nameless-v1", r"observation space that is not supported \(None"),
         ("gym:own_world:OldReset-v1", r"reset\(\) must accept seed="),
+        ("gym:own_world:Angry-v1", r"could not be made \(OSError: no such display line two\): mend"),
+        ("gym:own_world:Hidden-v1", r"could not be made \(KeyError: 'sensors'\): mend"),
+        ("gym:torn_world:X-v0", r"needs the package torn_world, which fails on import \(ZeroDivisionError: "),
     ],
 )
 def test_a_task_that_cannot_be_made_ends_in_one_sentence(task: str, sentence: str) -> None:
@@ -360,7 +390,17 @@ def test_a_missing_dependency_names_the_extra() -> None:
     if box2d is None:  # the extra is installed here, so the environment itself must run
         assert GymEnvironment(task="gym_LunarLander-v3").reset(0).is_first
     else:
-        assert 'pip install "gymnasium[box2d]"' in box2d
+        assert box2d == 'pip install "gymnasium[box2d]"'
+
+
+def test_a_registered_task_that_breaks_stays_in_the_list_with_its_problem() -> None:
+    importlib.import_module("own_world")
+    problems = {info.name: info.problem for info in tasks()}
+    assert problems["gym_Angry-v1"] == "could not be made (OSError: no such display line two)"
+    assert problems["gym_Sticky-v1"] == "RuntimeError: the door is stuck"
+    assert problems["gym_Needy-v1"] == 'pip install "package_that_nobody_has"'
+    assert (problems["gym_Blackjack-v1"] or "").startswith("has an observation space that is not supported (Tuple")
+    assert problems["gym_Shifted-v0"] is problems["gym_CartPole-v1"] is None
 
 
 @pytest.mark.parametrize(
@@ -395,12 +435,6 @@ def begin_and_step(env: GymEnvironment) -> None:
 def test_wrong_arguments_end_in_one_sentence(arguments: dict[str, object], sentence: str) -> None:
     with pytest.raises(ReverieError, match=sentence):
         GymEnvironment(**{"task": "gym_CartPole-v1", **arguments})
-
-
-def test_the_package_behind_a_task_is_known_without_importing_it() -> None:
-    assert task_package("gym:never_imported.worlds:Own-v0") == "never_imported"
-    assert task_package("gym_CartPole-v1") is None
-    assert "never_imported" not in sys.modules
 
 
 def test_close_leaves_nothing() -> None:

@@ -23,7 +23,8 @@ TOOLS = ("cat", "dirname", "mv", "readlink", "rm", "sh", "sleep")
 ECHO_CLI = """
 import json, os, sys
 def main():
-    print(json.dumps({"argv": sys.argv[1:], "cwd": os.getcwd(), "prefix": sys.prefix}))
+    command = os.environ["REVERIE_COMMAND"]
+    print(json.dumps({"argv": sys.argv[1:], "cwd": os.getcwd(), "prefix": sys.prefix, "command": command}))
     return 0
 """
 
@@ -114,7 +115,8 @@ def test_first_start_prepares_then_runs_the_command(bench: Bench) -> None:
     done = bench.run(bench.root / "reverie", "train", "a b", "x='$1'", "")
     assert done.returncode == 0, done.stderr
     argv = ["train", "a b", "x='$1'", ""]
-    assert json.loads(done.stdout) == {"argv": argv, "cwd": str(bench.folder), "prefix": str(bench.root / ".venv")}
+    seen = json.loads(done.stdout)
+    assert (seen["argv"], seen["cwd"], seen["prefix"]) == (argv, str(bench.folder), str(bench.root / ".venv"))
     assert done.stderr.splitlines() == ["reverie: Preparing .venv (once, about a minute) ..."]
     lock_install, own_install = bench.installs()
     assert "--requirement requirements.lock" in lock_install
@@ -140,6 +142,14 @@ def test_runs_from_another_directory_and_stays_there(prepared: Bench, way: str) 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["cwd"] == str(elsewhere)
     assert prepared.installs() == []
+
+
+@pytest.mark.parametrize(("way", "command"), [("./reverie", "./reverie"), ("sh reverie", "./reverie")])
+def test_the_command_is_known_as_it_was_called(prepared: Bench, way: str, command: str) -> None:
+    seen = json.loads(prepared.run("sh", "-c", way, cwd=prepared.root).stdout)
+    assert seen["command"] == command
+    seen = json.loads(prepared.run(prepared.root / "reverie").stdout)
+    assert seen["command"] == str(prepared.root / "reverie")
 
 
 def test_ci_runs_the_tests_in_the_checkout(prepared: Bench) -> None:

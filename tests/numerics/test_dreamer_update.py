@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from small_dreamer import phase, shaken_dreamer, small_dreamer, synthetic_batch
@@ -78,12 +80,12 @@ def test_every_metric_is_a_finite_number_and_every_loss_is_among_them() -> None:
 
 def test_every_parameter_gets_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     workflow = shaken_dreamer()
-    seen: list[tuple[Tensor, ...]] = []
+    seen: list[Sequence[Tensor]] = []
     apply = workflow._optimizer.apply
 
-    def recorded(gradients: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    def recorded(gradients: Sequence[Tensor], *, progress: Tensor) -> dict[str, Tensor]:
         seen.append(gradients)
-        return apply(gradients)
+        return apply(gradients, progress=progress)
 
     monkeypatch.setattr(workflow._optimizer, "apply", recorded)
     workflow.update(synthetic_batch(), phase=phase())
@@ -117,9 +119,8 @@ def test_losses_have_one_number_per_state() -> None:
 
 @pytest.mark.parametrize("change", ["~workflow.loss_weights.value", "+workflow.loss_weights.extra=1.0"])
 def test_weights_that_do_not_name_the_losses_are_refused(change: str) -> None:
-    workflow = small_dreamer(change)
     with pytest.raises(ReverieError, match=r"loss_weights.*(value|extra)"):
-        workflow.update(synthetic_batch(), phase=phase())
+        small_dreamer(change)
 
 
 def test_weighted_sum_averages_each_loss_by_itself() -> None:

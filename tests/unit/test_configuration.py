@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from reverie import configuration as conf
+from reverie.node_walk import CheckWalk
 from reverie.types import ReverieError, Space
 
 if TYPE_CHECKING:
@@ -111,24 +112,28 @@ def test_section_refuses_in_words(node: dict[str, Any], sentence: str) -> None:
     assert refusal(lambda: conf.section(Outer, node, path="b")).startswith(sentence)
 
 
-def test_check_call_trusts_nodes_and_references() -> None:
-    def target(*, net: Part, width: int, pair: tuple[int, str], rest: Sequence[int] = ()) -> None: ...
-
-    good = {"net": {"_target_": "not.there"}, "width": "${size.units}", "pair": [1, "x"]}
-    conf.check_call(target, good, path="p")
-    conf.check_call(target, OmegaConf.create(good), path="p")
-    assert "`p.net` must be" in refusal(lambda: conf.check_call(target, good | {"net": "abc"}, path="p"))
-    assert "`p.pair` must be a list of 2" in refusal(lambda: conf.check_call(target, good | {"pair": [1]}, path="p"))
-    assert "`p.rest` must be a list" in refusal(lambda: conf.check_call(target, good | {"rest": "abc"}, path="p"))
+def checked(target: Callable[..., Any], given: dict[str, Any]) -> None:
+    CheckWalk(allow=None).arguments(target, given, "p")
 
 
-def test_check_call_accepts_any_keyword_only_where_the_target_does() -> None:
+@pytest.mark.usefixtures("parts")
+def test_arguments_are_checked_by_their_annotations() -> None:
+    def target(*, net: Part, pair: tuple[int, str], rest: Sequence[int] = ()) -> None: ...
+
+    good = {"net": {"_target_": "stranger.Part", "width": 1}, "pair": [1, "x"]}
+    checked(target, good)
+    assert "`p.net` must be" in refusal(lambda: checked(target, good | {"net": "abc"}))
+    assert "`p.pair` must be a list of 2" in refusal(lambda: checked(target, good | {"pair": [1]}))
+    assert "`p.rest` must be a list" in refusal(lambda: checked(target, good | {"rest": "abc"}))
+
+
+def test_any_keyword_is_accepted_only_where_the_target_does() -> None:
     def takes_all(**kwargs: int) -> None: ...
 
     def takes_none() -> None: ...
 
-    conf.check_call(takes_all, {"anything": 1}, path="p")
-    assert "(valid: none)" in refusal(lambda: conf.check_call(takes_none, {"anything": 1}, path="p"))
+    checked(takes_all, {"anything": 1})
+    assert "(valid: none)" in refusal(lambda: checked(takes_none, {"anything": 1}))
 
 
 def test_instantiate_makes_nested_nodes_dataclasses_and_partials(parts: str) -> None:
@@ -216,8 +221,8 @@ def test_a_target_without_a_signature_is_refused() -> None:
 def test_a_name_for_type_checkers_only_fits_everything() -> None:
     def target(*, width: int, other: Fraction | None = None) -> None: ...
 
-    conf.check_call(target, {"width": 1, "other": "x"}, path="p")
-    assert "`p.width`" in refusal(lambda: conf.check_call(target, {"width": "x"}, path="p"))
+    checked(target, {"width": 1, "other": "x"})
+    assert "`p.width`" in refusal(lambda: checked(target, {"width": "x"}))
 
 
 def test_a_stored_task_that_imports_a_package_needs_trust() -> None:
@@ -270,7 +275,7 @@ def test_overrides_go_to_existing_places_only() -> None:
 )
 def test_what_may_differ_on_resume(override: str) -> None:
     new = conf.with_overrides(RUN, [override])
-    assert conf.differing_keys(RUN, new) == [override.partition("=")[0]]
+    assert new != RUN
     conf.refuse_different_config(RUN, new, where="runs/x")
 
 
@@ -283,9 +288,15 @@ def test_what_may_not_differ_on_resume(override: str) -> None:
     assert "every_steps" not in text
 
 
-def test_absent_keys_and_longer_lists_differ() -> None:
-    assert conf.differing_keys({"a": 1, "l": [1]}, {"b": 1, "l": [1, 2]}) == ["a", "l.1", "b"]
-    assert conf.differing_keys({"a": True}, {"a": 1}) == ["a"]
+@pytest.mark.parametrize(
+    ("old", "new", "changes"),
+    [
+        ({"a": 1, "l": [1]}, {"b": 1, "l": [1, 2]}, "(a: 1 -> absent; l.1: absent -> 2; b: absent -> 1)"),
+        ({"a": True}, {"a": 1}, "(a: True -> 1)"),
+    ],
+)
+def test_absent_keys_and_longer_lists_differ(old: dict[str, Any], new: dict[str, Any], changes: str) -> None:
+    assert changes in refusal(lambda: conf.refuse_different_config(old, new, where="runs/x"))
 
 
 def test_look_alikes_of_keys_that_may_differ_may_not() -> None:
@@ -305,8 +316,9 @@ def test_written_config_reads_back_equal(tree: Any) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.yaml").write_text(conf.config_text({"size": tree}), encoding="utf-8")
-        assert conf.read_config(Path(folder)) == {"size": tree}
+        config = dict.fromkeys(conf.SECTIONS) | {"size": tree}
+        (Path(folder) / "config.yaml").write_text(conf.config_text(config), encoding="utf-8")
+        assert conf.read_config(Path(folder)) == config
 
 
 @pytest.mark.parametrize("text", ["!!python/object/apply:os.getcwd []", "a: [", "3", "", "nonsense: 1", "\x00"])
@@ -314,3 +326,12 @@ def test_unreadable_configs_are_sentences(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.yaml").write_text(text)
     assert refusal(lambda: conf.read_config(tmp_path))
     assert "is not a run folder" in refusal(lambda: conf.read_config(tmp_path / "no"))
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [("{a: '${oc.env:HOME}'}", "reference at `size.a`"), (None, "lacks size")]
+)
+def test_a_stored_config_is_whole_and_resolved(tmp_path: Path, size: str | None, expected: str) -> None:
+    lines = [f"{name}: {size if name == 'size' else 'null'}" for name in conf.SECTIONS if size or name != "size"]
+    (tmp_path / "config.yaml").write_text("\n".join(lines))
+    assert expected in refusal(lambda: conf.read_config(tmp_path))

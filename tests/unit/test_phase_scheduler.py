@@ -102,10 +102,25 @@ def test_an_offline_and_an_evaluating_phase_need_no_steps() -> None:
     assert scheduler.totals.agent_steps == 0
 
 
-def test_counts_start_anew_in_each_phase() -> None:
-    scheduler = scheduler_of({"repeat": 3, "phases": [online(duration_steps=3, train_ratio=4)]})
-    # 12 replayed steps are allowed and one batch has 8: the remainder of a phase is not carried over.
-    assert ran(scheduler).count("update") == 3
+def test_the_ratio_is_exact_over_a_whole_run() -> None:
+    scheduler = scheduler_of({"repeat": 10, "phases": [online(duration_steps=3, train_ratio=4)]})
+    # Each phase allows 12 replayed steps and one batch has 8: the remainders add up to further updates.
+    assert ran(scheduler).count("update") == 10 * 3 * 4 // 8
+
+
+def test_what_a_phase_is_owed_survives_a_resume() -> None:
+    phases = {"repeat": 10, "phases": [online(duration_steps=3, train_ratio=4)]}
+    whole = ran(scheduler_of(phases))
+    first = scheduler_of(phases)
+    done = []
+    for _ in range(len(whole) // 2):
+        action = first.next_action(lambda hook: True)
+        assert action is not None
+        first.advance(action, steps=1 if action.kind == "collect" else 0)
+        done.append(action.hook.name)
+    second = scheduler_of(phases)
+    second.set_state(first.get_state())
+    assert done + ran(second) == whole
 
 
 def test_progress_and_phase_follow_the_actions() -> None:

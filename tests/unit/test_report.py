@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import math
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 from rich.console import Console
 
@@ -89,10 +91,33 @@ def test_learning_curve_skips_values_that_are_not_finite(tmp_path: Path) -> None
     assert learning_curve(tmp_path) is None
 
 
-def test_learning_curve_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+def test_learning_curve_that_cannot_be_drawn_is_a_sentence_and_no_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (write_run(tmp_path, names=["collect/return_mean"]) / "learning_curve.png").mkdir()
-    with pytest.raises(ReverieError, match=r"cannot write .*learning_curve\.png"):
-        learning_curve(tmp_path)
+    assert learning_curve(tmp_path) is None
+    assert "learning_curve.png cannot be drawn (Is a directory)" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["learning_curve.png", METRICS_FILE]
+    said: list[str] = []
+    (tmp_path / METRICS_FILE).write_text("torn\n")
+    assert learning_curve(tmp_path, say=said.append) is None
+    assert "metrics.jsonl is damaged in line 1" in said[0]
+
+
+@pytest.mark.parametrize(("below", "above"), [(0, 1), (3, 5), (0, 4), (1, 5), (3, 7)])
+def test_of_two_equal_losses_both_are_seen(tmp_path: Path, below: int, above: int) -> None:
+    names = [f"train/loss/{letter}" for letter in "abcdefgh"]
+    with (tmp_path / METRICS_FILE).open("w") as file:
+        for step in range(20):
+            values = {name: 10.0 * index + step for index, name in enumerate(names)}
+            values[names[above]] = values[names[below]]
+            print(json.dumps({"env_frames": step, "collect/return_mean": 1.0} | values), file=file)
+    path = learning_curve(tmp_path)
+    assert path is not None
+    picture = pixels(path)[-200:, :, :3]  # the loss panel without its legend
+    for index in range(len(names)):
+        colour = np.array(to_rgb(f"C{index}"))
+        assert (np.abs(picture - colour).max(-1) < 0.12).sum() > 50, f"the curve of {names[index]} is hidden"
 
 
 def test_importing_the_report_does_not_import_matplotlib() -> None:
@@ -136,3 +161,20 @@ def test_closing_commands_can_be_pasted() -> None:
         "tensorboard --logdir runs/one",
     ]
     assert closing_commands(Path("my runs/one"))[0] == "reverie eval 'my runs/one'"
+
+
+def test_closing_commands_work_for_who_used_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = tmp_path / "check out" / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    monkeypatch.setattr(sys, "executable", str(programs / "python"))
+    monkeypatch.setenv("REVERIE_COMMAND", "../check out/reverie")
+    monkeypatch.chdir(tmp_path)
+    evaluate, resume, tensorboard = closing_commands("runs/one")
+    assert (evaluate, resume) == ("'../check out/reverie' eval runs/one", "'../check out/reverie' resume runs/one")
+    assert tensorboard == "'check out/.venv/bin/python' -m tensorboard.main --logdir runs/one"
+    (programs / "tensorboard").touch()
+    assert closing_commands("runs/one")[2] == "'check out/.venv/bin/tensorboard' --logdir runs/one"
+    monkeypatch.chdir(programs.parent.parent)
+    assert closing_commands("runs/one")[2] == ".venv/bin/tensorboard --logdir runs/one"
+    monkeypatch.chdir("/")
+    assert shlex.split(closing_commands("runs/one")[2])[0] == str(programs / "tensorboard")

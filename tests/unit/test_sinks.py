@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import wandb.errors
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from reverie.orchestration.sinks import TensorBoardSink, WandbConfig, WandbSink
 from reverie.types import ReverieError
@@ -17,6 +18,69 @@ def test_tensorboard_in_an_unusable_place_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ReverieError, match="cannot write TensorBoard events"):
         TensorBoardSink(tmp_path / "file" / "tensorboard").write({"a": 1.0}, step=1, line=0)
+
+
+def shown(folder: Path, name: str) -> list[tuple[int, float]]:
+    return [(event.step, event.value) for event in EventAccumulator(str(folder)).Reload().Scalars(name)]
+
+
+def write_lines(sink: TensorBoardSink, lines: range, *, step: int, value: float = 0.0) -> None:
+    for line in lines:
+        sink.write({"agent_steps": step, "train/loss": line + value}, step=step, line=line)
+
+
+def test_tensorboard_draws_the_lines_of_an_offline_phase_side_by_side(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path)
+    write_lines(sink, range(3), step=10)
+    sink.write({"agent_steps": 10, "eval/return_mean": 7.0}, step=10, line=3)
+    write_lines(sink, range(4, 5), step=20)
+    sink.close()
+    assert shown(tmp_path, "train/loss") == [(10, 0.0), (11, 1.0), (12, 2.0), (20, 4.0)]
+    assert shown(tmp_path, "eval/return_mean") == [(12, 7.0)]
+    assert [step for step, _ in shown(tmp_path, "agent_steps")] == [10, 11, 12, 20]
+
+
+@pytest.mark.parametrize("kept", range(7))
+def test_tensorboard_is_cut_to_the_line_though_the_step_stands_still(tmp_path: Path, kept: int) -> None:
+    steps = [10, 11, 12, 13, 14, 15, 20, 21]
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    for folder in (whole, torn):
+        sink = TensorBoardSink(folder)
+        sink.rewind(step=None, line=0)
+        write_lines(sink, range(3), step=10)
+        if folder == torn:
+            write_lines(sink, range(3, 5), step=10, value=100.0)
+            sink.rewind(step=10, line=3)
+        write_lines(sink, range(3, 6), step=10)
+        if folder == torn:
+            sink = TensorBoardSink(folder)  # a new process: the old one was killed
+            sink.rewind(step=10, line=kept)
+            write_lines(sink, range(kept, 6), step=10)
+        write_lines(sink, range(6, 8), step=20)
+        sink.close()
+    assert shown(torn, "train/loss") == shown(whole, "train/loss") == list(zip(steps, range(8), strict=True))
+
+
+def test_tensorboard_that_joins_late_is_cut_by_the_lines_it_has(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path)
+    sink.rewind(step=10, line=4)  # lines 0 to 3 were written while it was off
+    write_lines(sink, range(4, 8), step=10)
+    sink.rewind(step=10, line=6)
+    write_lines(sink, range(6, 7), step=10)
+    sink.close()
+    assert [value for _, value in shown(tmp_path, "train/loss")] == [4.0, 5.0, 6.0]
+
+
+@pytest.mark.parametrize("tail", [1, 14, 40])
+def test_tensorboard_drops_a_line_that_a_kill_left_unfinished(tmp_path: Path, tail: int) -> None:
+    sink = TensorBoardSink(tmp_path)
+    write_lines(sink, range(3), step=10)
+    (file,) = tmp_path.iterdir()
+    os.truncate(file, file.stat().st_size - tail)
+    sink = TensorBoardSink(tmp_path)
+    sink.rewind(step=10, line=2)
+    write_lines(sink, range(2, 4), step=10)
+    assert [value for _, value in shown(tmp_path, "train/loss")] == [0.0, 1.0, 2.0, 3.0]
 
 
 class FakeRun:

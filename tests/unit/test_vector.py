@@ -251,6 +251,16 @@ def test_restart_is_never_called_exact() -> None:
     assert envs.step(ones()).is_first.all()
 
 
+def test_restart_loses_nothing_where_no_episode_is_open() -> None:
+    envs = walks(resume="restart")
+    seen = [envs.observe()] + [envs.step(ones()) for _ in range(LENGTH)]
+    other = walks(resume="restart")
+    other.set_state(envs.get_state())
+    assert other.inexact is None
+    assert is_equal(other.observe(), seen[-1])
+    assert is_equal(other.step(ones()), envs.step(ones()))
+
+
 def test_an_exact_restore_clears_the_sentence_of_an_earlier_one() -> None:
     envs = walks()
     envs.observe()

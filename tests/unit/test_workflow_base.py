@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from reverie.environments.base import Environment
 from reverie.environments.vector import VectorEnvironment
+from reverie.runtime.optimizer import LaProp
 from reverie.runtime.rng import RandomStreams
 from reverie.types import Carry, Mode, Observation, Phase, Policy, ReverieError, Space, Spaces, Timestep
 from reverie.workflows.base import WorldModelWorkflow
@@ -234,9 +235,37 @@ def test_the_manager_saves_parameters_and_holds_the_rest() -> None:
     manager = ControllerManager({"actor": one, "planner": Counting(0)})
     state = manager.get_state()
     assert list(manager) == ["actor", "planner"]
-    assert state.keys() == {"actor"}
+    assert state["modules"].keys() == {"actor"}
     one.weight.data.zero_()
     restored = ControllerManager({"actor": other, "planner": Counting(1)})
     restored.set_state(state)
-    assert torch.equal(other.weight, state["actor"]["weight"])
+    assert torch.equal(other.weight, state["modules"]["actor"]["weight"])
     assert other.weight.any(), "the state is a copy of what was, not a view of what is"
+
+
+def test_a_frozen_controller_comes_back_frozen_and_its_slow_copy_never_learns() -> None:
+    def manager() -> ControllerManager:
+        critic = nn.ModuleDict({"online": nn.Linear(2, 1), "slow": nn.Linear(2, 1).requires_grad_(False)})
+        return ControllerManager({"critic": critic})
+
+    def learning(one: ControllerManager) -> list[bool]:
+        return [parameter.requires_grad for parameter in one.modules()["critic"].parameters()]
+
+    first, second = manager(), manager()
+    first.freeze("critic")
+    second.set_state(first.get_state())
+    assert learning(second) == [False] * 4
+    second.freeze("critic", is_frozen=False)
+    assert learning(second) == [True, True, False, False]
+
+
+def test_the_optimiser_leaves_a_frozen_parameter_where_it_is() -> None:
+    moving, frozen = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    optimizer = LaProp({"a": moving, "b": frozen}, learning_rate=0.1, warmup_updates=0)
+    optimizer.step((moving.square() + frozen.square()).sum())
+    kept = frozen.detach().clone()
+    frozen.requires_grad_(False)
+    before = moving.detach().clone()
+    optimizer.step((moving.square() + frozen.square()).sum())
+    assert torch.equal(frozen, kept), "not even by the momentum of the first step"
+    assert not torch.equal(moving, before)

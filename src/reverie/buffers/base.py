@@ -18,6 +18,9 @@ class Buffer(Protocol):
     samplers: ClassVar[tuple[str, ...]]
     """Names that ``sample`` accepts."""
 
+    stream_length: int
+    """Rows of each stream that the buffer can hold."""
+
     def append(self, row: Row) -> None:
         """One row of every stream."""
         ...

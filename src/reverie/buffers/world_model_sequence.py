@@ -30,10 +30,10 @@ class WorldModelSequenceBuffer:
             raise ReverieError(
                 f"a buffer's capacity ({capacity}) must be at least the number of environments ({num_streams})."
             )
-        self._length = capacity // num_streams
+        self.stream_length = capacity // num_streams
         self._num_streams = num_streams
         self._rng = rng
-        self._chunk_length = min(max(1, CHUNK_ROWS // num_streams), self._length)
+        self._chunk_length = min(max(1, CHUNK_ROWS // num_streams), self.stream_length)
         self._rows: dict[str, Tensor] = {}
         """Immutable once written: [streams, length, ...] by flat name (`obs/vector`, `reward`, ...)."""
         self._stored: dict[str, Tensor] = {}
@@ -43,14 +43,20 @@ class WorldModelSequenceBuffer:
         """By window length: how many completed windows have been handed out."""
 
     def __len__(self) -> int:
-        return min(self._count, self._length) * self._num_streams
+        return min(self._count, self.stream_length) * self._num_streams
 
     def append(self, row: Row) -> None:
         flat = _flat(row)
         if not self._rows:
             self._rows = {name: self._allocated(value) for name, value in flat.items()}
             self._stored = {name: self._allocated(value) for name, value in row.stored.items()}
-        slot = self._count % self._length
+        if row.stored.keys() != self._stored.keys():
+            # Rows without latents, or with others, would be sampled with those of an older lap of the ring.
+            raise ReverieError(
+                f"this buffer keeps {sorted(self._stored) or 'nothing'} beside each row, but the acting controller "
+                f"stores {sorted(row.stored) or 'nothing'}: give the phase a buffer of its own."
+            )
+        slot = self._count % self.stream_length
         for name, value in flat.items():
             self._rows[name][:, slot] = value
         for name, value in row.stored.items():
@@ -58,10 +64,10 @@ class WorldModelSequenceBuffer:
         self._count += 1
 
     def can_sample(self, size: int, length: int) -> bool:
-        return self._has_windows(min(self._count, self._length), size, length)
+        return self._has_windows(min(self._count, self.stream_length), size, length)
 
     def could_sample(self, size: int, length: int) -> bool:
-        return self._has_windows(self._length, size, length)
+        return self._has_windows(self.stream_length, size, length)
 
     def _has_windows(self, held: int, size: int, length: int) -> bool:
         starts = held - length + 1
@@ -69,7 +75,7 @@ class WorldModelSequenceBuffer:
 
     def sample(self, size: int, length: int, *, sampler: str) -> Batch:
         """``size`` windows of ``length`` rows. Allowed only where ``can_sample`` is true."""
-        held = min(self._count, self._length)
+        held = min(self._count, self.stream_length)
         device = self._rng.device
         uniform = torch.rand(2, size, dtype=torch.float64, device=device, generator=self._rng)
         stream = (uniform[0] * self._num_streams).long()
@@ -78,7 +84,7 @@ class WorldModelSequenceBuffer:
             fresh = self._take_fresh(size, length)
             stream[: len(fresh)] = torch.tensor([stream for stream, _ in fresh], dtype=torch.int64, device=device)
             start[: len(fresh)] = torch.tensor([start for _, start in fresh], dtype=torch.int64, device=device)
-        slot = (start.unsqueeze(1) + torch.arange(length, device=device)) % self._length
+        slot = (start.unsqueeze(1) + torch.arange(length, device=device)) % self.stream_length
         return self._window(RowIndex(stream=stream, slot=slot))
 
     def write_back(self, index: RowIndex, values: dict[str, Tensor]) -> None:
@@ -87,7 +93,7 @@ class WorldModelSequenceBuffer:
             self._stored[name][index.stream.unsqueeze(1), slot] = value.to(self._stored[name].dtype)
 
     def closed_chunks(self) -> range:
-        oldest = max(0, self._count - self._length)
+        oldest = max(0, self._count - self.stream_length)
         return range(oldest // self._chunk_length, self._count // self._chunk_length)
 
     def chunk(self, index: int) -> dict[str, Tensor]:
@@ -99,7 +105,7 @@ class WorldModelSequenceBuffer:
 
     def get_state(self) -> State:
         """Rows that are in no closed chunk, the side arrays, and where everything stands."""
-        tail_start = max(self._count // self._chunk_length * self._chunk_length, self._count - self._length, 0)
+        tail_start = max(self._count // self._chunk_length * self._chunk_length, self._count - self.stream_length, 0)
         return {
             "count": self._count,
             "fresh": {str(length): taken for length, taken in self._fresh.items()},
@@ -122,7 +128,7 @@ class WorldModelSequenceBuffer:
     def _take_fresh(self, size: int, length: int) -> list[tuple[int, int]]:
         """(stream, start) of up to ``size`` completed windows that were not handed out yet."""
         completed = self._count // length * self._num_streams
-        oldest = -(-max(0, self._count - self._length) // length) * self._num_streams
+        oldest = -(-max(0, self._count - self.stream_length) // length) * self._num_streams
         first = max(self._fresh.get(length, completed - size), oldest)
         taken = range(first, min(first + size, completed))
         self._fresh[length] = max(first, taken.stop)
@@ -146,15 +152,15 @@ class WorldModelSequenceBuffer:
         )
 
     def _allocated(self, value: Tensor) -> Tensor:
-        shape = (self._num_streams, self._length, *value.shape[1:])
+        shape = (self._num_streams, self.stream_length, *value.shape[1:])
         return torch.zeros(shape, dtype=value.dtype, device=self._rng.device)
 
     def _chunk_span(self, index: int) -> tuple[int, int]:
-        oldest = max(0, self._count - self._length)
+        oldest = max(0, self._count - self.stream_length)
         return max(index * self._chunk_length, oldest), (index + 1) * self._chunk_length
 
     def _slots(self, first: int, stop: int) -> Tensor:
-        return torch.arange(first, stop, device=self._rng.device) % self._length
+        return torch.arange(first, stop, device=self._rng.device) % self.stream_length
 
     def _span(self, first: int, stop: int) -> dict[str, Tensor]:
         slots = self._slots(first, stop)

@@ -10,6 +10,7 @@ import importlib
 import inspect
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
 import gymnasium
@@ -29,6 +30,8 @@ _EXTRAS = {
     "toy_text": "gymnasium[toy-text]",
 }
 """What installs the dependencies of Gymnasium's own families, by the folder of their code."""
+
+_MISSING = (gymnasium.error.DependencyNotInstalled, ImportError)
 
 
 class GymEnvironment(Environment):
@@ -63,9 +66,12 @@ class GymEnvironment(Environment):
             _require_gymnasium_reset(self._env, task)
             self._readers = obs_readers(getattr(self._env, "observation_space", None), task)
             self._action = ActionWriter(getattr(self._env, "action_space", None), task)
-        except BaseException:
-            self.close()
-            raise
+        except BaseException as error:
+            with suppress(Exception):  # the first error is the one to report
+                self.close()
+            if isinstance(error, ReverieError) or not isinstance(error, Exception):
+                raise
+            raise ReverieError(_broken_sentence(task, error)) from error
         obs = {key: reader.space for key, reader in self._readers.items()}
         self.spaces = Spaces(obs=obs, action=self._action.space)
 
@@ -134,12 +140,6 @@ def tasks() -> list[TaskInfo]:
     return [_task_info(spec) for spec in latest.values()]
 
 
-def task_package(task: str) -> str | None:
-    """The package that making ``gym:package:id`` imports, or None. Importing a stranger's package runs its code."""
-    module, colon, _ = _gym_id(task).partition(":")
-    return module.partition(".")[0] if colon else None
-
-
 def _gym_id(task: str) -> str:
     for prefix in ("gym_", "gym:"):
         if task.startswith(prefix) and len(task) > len(prefix):
@@ -156,11 +156,12 @@ def _made(task: str, options: dict[str, Any]) -> gymnasium.Env[Any, Any]:
             return gymnasium.make(gym_id, disable_env_checker=True, **options)
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
         raise ReverieError(_unknown_sentence(task, gym_id)) from error
-    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-        raise ReverieError(_missing_sentence(task, gym_id, error)) from error
-    except (gymnasium.error.Error, TypeError) as error:
-        detail = " ".join(str(error).split()).rstrip(".")
-        raise ReverieError(f"{task} could not be made ({detail}): mend the environment or its options.") from error
+    except _MISSING as error:
+        package = _missing_package(gym_id, error)
+        sentence = f"needs a package that is not installed: run {_install(package)}." if package else ""
+        raise ReverieError(f"{task} {sentence or f'cannot be imported: {_one_line(error)}'}") from error
+    except Exception as error:  # whatever somebody's constructor raises
+        raise ReverieError(_broken_sentence(task, error)) from error
 
 
 def _import_package(task: str, gym_id: str) -> None:
@@ -171,9 +172,12 @@ def _import_package(task: str, gym_id: str) -> None:
         importlib.import_module(module)
     except ImportError as error:
         raise ReverieError(
-            f"{task} needs the package {module}, which could not be imported ({error}): install it or add its folder "
-            "to PYTHONPATH."
+            f"{task} needs the package {module}, which could not be imported ({_one_line(error)}): install it or add "
+            "its folder to PYTHONPATH."
         ) from error
+    except Exception as error:  # a package may fail in any way while it is imported
+        detail = f"{type(error).__name__}: {_one_line(error)}"
+        raise ReverieError(f"{task} needs the package {module}, which fails on import ({detail}): mend it.") from error
 
 
 def _unknown_sentence(task: str, gym_id: str) -> str:
@@ -185,15 +189,25 @@ def _unknown_sentence(task: str, gym_id: str) -> str:
     return f"There is no task {task}: {hint}"
 
 
-def _missing_sentence(task: str, gym_id: str, error: Exception) -> str:
+def _missing_package(gym_id: str, error: Exception) -> str:
+    """What to install so that the environment can be made; empty where nobody knows."""
     spec = gymnasium.registry.get(gym_id.rpartition(":")[2])
     code = spec.entry_point if spec is not None and isinstance(spec.entry_point, str) else ""
     family = code.removeprefix("gymnasium.envs.").partition(".")[0] if code.startswith("gymnasium.envs.") else ""
-    package = _EXTRAS.get(family) or (getattr(error, "name", None) or "").partition(".")[0]
-    detail = " ".join(str(error).split())
-    if not package:
-        return f"{task} cannot be imported: {detail}"
-    return f'{task} needs a package that is not installed: run pip install "{package}".'
+    return _EXTRAS.get(family) or (getattr(error, "name", None) or "").partition(".")[0]
+
+
+def _install(package: str) -> str:
+    return f'pip install "{package}"'
+
+
+def _broken_sentence(task: str, error: Exception) -> str:
+    detail = f"{type(error).__name__}: {_one_line(error)}".rstrip(".: ")
+    return f"{task} could not be made ({detail}): mend the environment or its options."
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _require_gymnasium_reset(env: gymnasium.Env[Any, Any], task: str) -> None:
@@ -207,14 +221,24 @@ def _task_info(spec: EnvSpec) -> TaskInfo:
     limit = spec.max_episode_steps
     try:
         env = GymEnvironment(task=name)
-    except ReverieError as error:
-        return TaskInfo(
-            name=name, observation="", action="", episode_steps=limit, frames_per_step=1, problem=str(error)
-        )
-    env.close()
+        env.close()
+    except Exception as error:  # one environment that breaks must not cost the list
+        problem = _short_problem(spec, error)
+        return TaskInfo(name=name, observation="", action="", episode_steps=limit, frames_per_step=1, problem=problem)
     observation = ", ".join(f"{key} {_space_words(space)}" for key, space in env.spaces.obs.items())
     action = _space_words(env.spaces.action)
     return TaskInfo(name=name, observation=observation, action=action, episode_steps=limit, frames_per_step=1)
+
+
+def _short_problem(spec: EnvSpec, error: Exception) -> str:
+    """What is in the way, for a list that already names the task."""
+    if isinstance(error.__cause__, _MISSING) and (package := _missing_package(spec.id, error.__cause__)):
+        return _install(package)
+    if not isinstance(error, ReverieError):
+        return f"{type(error).__name__}: {_one_line(error)}"
+    sentence = str(error).removeprefix(f"gym_{spec.id} ")
+    problem, end, _ = sentence.rpartition("): ")  # the advice after it is for who makes the task
+    return f"{problem})" if end else sentence
 
 
 def _space_words(space: Space) -> str:

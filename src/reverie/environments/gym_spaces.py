@@ -64,7 +64,7 @@ class ActionWriter:
                 f"{task} has an action space without finite bounds ({native}), so actions in [-1, 1] cannot be scaled "
                 "to it: give the space finite bounds."
             )
-        self.space = Space(shape=(int(np.prod(native.shape)),), dtype="float32", low=-1.0, high=1.0)
+        self.space = Space(shape=(int(np.prod(native.shape)),), dtype="float32")
 
     def native(self, action: np.ndarray) -> Any:
         if not isinstance(self._native, gym_spaces.Box):
@@ -84,14 +84,10 @@ class ActionWriter:
 
 
 def _box_space(native: gym_spaces.Box) -> Space:
-    low = float(native.low.astype(np.float64).min(initial=np.inf))
-    high = float(native.high.astype(np.float64).max(initial=-np.inf))
     is_image = native.dtype == np.uint8 and len(native.shape) == 3
     return Space(
         shape=native.shape if is_image else (int(np.prod(native.shape)),),
         dtype="uint8" if is_image else "float32",
-        low=low if np.isfinite(low) else None,
-        high=high if np.isfinite(high) else None,
     )
 
 

@@ -193,8 +193,8 @@ class VectorEnvironment:
             slot.current = saved
             return True
         is_replay = slot.environment.resume == "replay"
-        # After a last observation only a reset follows, and that depends on its seed alone.
-        if is_replay and (saved.is_last or self._is_replayed(slot, state["actions"], saved)):
+        # After a last observation only a reset follows: no episode is open, so none has to come back.
+        if saved.is_last or (is_replay and self._is_replayed(slot, state["actions"], saved)):
             slot.current = saved
             return True
         self._cut(slot, saved)

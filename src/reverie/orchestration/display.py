@@ -6,6 +6,7 @@ import math
 import os
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
@@ -44,44 +45,60 @@ def restore_terminal() -> None:
         os.write(sys.stdout.fileno(), b"\x1b[0m\x1b[?25h\n")
 
 
-class PlainDisplay:
-    """One line of plain text every ``every_seconds``, one per message, and a last one at the end."""
+class _PacedDisplay(ABC):
+    """Shows the newest progress when ``interval`` seconds have passed since the last time."""
 
-    def __init__(
-        self, console: Console, *, every_seconds: float = 10.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._file = console.file
-        self._every_seconds = every_seconds
+    def __init__(self, *, interval: float, clock: Callable[[], float]) -> None:
+        self._interval = interval
         self._clock = clock
-        self._next_time = clock() + every_seconds
+        self._next_time = -math.inf
         self._unseen: Progress | None = None
-
-    def start(self) -> None:
-        self._next_time = self._clock() + self._every_seconds
 
     def is_due(self) -> bool:
         return self._clock() >= self._next_time
 
     def update(self, progress: Progress) -> None:
         self._unseen = progress
-        if self._clock() >= self._next_time:
-            self._show()
-            self._next_time = self._clock() + self._every_seconds
+        if self.is_due():
+            self._show_unseen()
+            self._wait()
+
+    def _wait(self) -> None:
+        self._next_time = self._clock() + self._interval
+
+    def _show_unseen(self) -> None:
+        if self._unseen is not None:
+            self._show(self._unseen)
+            self._unseen = None
+
+    @abstractmethod
+    def _show(self, progress: Progress) -> None: ...
+
+
+class PlainDisplay(_PacedDisplay):
+    """One line of plain text every ``every_seconds``, one per message, and a last one at the end."""
+
+    def __init__(
+        self, console: Console, *, every_seconds: float = 10.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(interval=every_seconds, clock=clock)
+        self._file = console.file
+
+    def start(self) -> None:
+        self._wait()
 
     def say(self, message: str) -> None:
         printable = "".join(letter if letter.isprintable() else " " for letter in message)
         print(printable, file=self._file, flush=True)
 
     def stop(self) -> None:
-        self._show()
+        self._show_unseen()
 
-    def _show(self) -> None:
-        if self._unseen is not None:
-            self.say(plain_line(self._unseen))
-            self._unseen = None
+    def _show(self, progress: Progress) -> None:
+        self.say(plain_line(progress))
 
 
-class LiveDisplay:
+class LiveDisplay(_PacedDisplay):
     """A panel redrawn in place by the caller's own thread, at most ``refreshes_per_second`` times a second."""
 
     def __init__(
@@ -91,39 +108,25 @@ class LiveDisplay:
         refreshes_per_second: float = 2.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(interval=1.0 / refreshes_per_second, clock=clock)
         self._console = console
-        self._interval = 1.0 / refreshes_per_second
-        self._clock = clock
-        self._next_time = 0.0
         self._scores = ScoreHistory()
-        self._unseen: Progress | None = None
         # No refresh thread: nothing must run beside the training step or hold a lock when a signal arrives.
         self._live = Live(console=console, auto_refresh=False)
 
     def start(self) -> None:
         self._live.start()
 
-    def is_due(self) -> bool:
-        return self._clock() >= self._next_time
-
-    def update(self, progress: Progress) -> None:
-        self._unseen = progress
-        if self._clock() >= self._next_time:
-            self._show()
-            self._next_time = self._clock() + self._interval
-
     def say(self, message: str) -> None:
         self._console.print(message, markup=False, highlight=False)
 
     def stop(self) -> None:
-        self._show()
+        self._show_unseen()
         self._live.stop()
 
-    def _show(self) -> None:
-        if self._unseen is not None:
-            self._scores.add(self._unseen)
-            self._live.update(progress_panel(self._unseen, self._scores.values), refresh=True)
-            self._unseen = None
+    def _show(self, progress: Progress) -> None:
+        self._scores.add(progress)
+        self._live.update(progress_panel(progress, self._scores.values), refresh=True)
 
 
 class ScoreHistory:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from reverie.buffers.base import Buffer
+from reverie.environments.episodes import EpisodeTracker
 from reverie.environments.vector import VectorEnvironment
 from reverie.runtime.rng import derived_seed
 from reverie.types import Episode, Policy, ReverieError, Row, State
+
+EVALUATION_BUFFER = "evaluation"
+"""The buffer of this name receives the rows of evaluations, and nothing else."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,9 +49,14 @@ class Evaluator:
         self._buffer = buffer
         self._evaluations = 0
 
-    def evaluate(self, policy: Policy) -> dict[str, float]:
-        """Scores of one evaluation. Its rows go to the evaluation buffer, where they are nobody's training data."""
-        episodes = self._played(policy)
+    def evaluate(self, policy: Policy, should_stop: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
+        """Scores of one evaluation. Its rows go to the evaluation buffer, where they are nobody's training data.
+
+        Asked to stop, it gives None, and has neither counted the evaluation nor touched the buffer.
+        """
+        episodes = self._played(policy, should_stop)
+        if episodes is None:
+            return None
         self._evaluations += 1
         scores = np.array([episode.score for episode in episodes])
         return {
@@ -66,24 +77,30 @@ class Evaluator:
     def set_state(self, state: State) -> None:
         self._evaluations = state["evaluations"]
 
-    def _played(self, policy: Policy) -> list[Episode]:
+    def _keep(self, rows: Iterable[Row]) -> None:
+        if self._buffer is not None:
+            for row in rows:
+                self._buffer.append(row)
+
+    def _played(self, policy: Policy, should_stop: Callable[[], bool]) -> list[Episode] | None:
         num_envs = self._env.num_envs
         quota = np.array([self._episodes // num_envs + (i < self._episodes % num_envs) for i in range(num_envs)])
-        score, length = np.zeros(num_envs), np.zeros(num_envs, np.int64)
+        tracker = EpisodeTracker(num_envs)
+        # The buffer could not keep more rows than this anyway.
+        rows: deque[Row] = deque(maxlen=0 if self._buffer is None else self._buffer.stream_length)
         seen = self._env.reset(derived_seed(self._seed, f"evaluation/{self._evaluations}") % 2**31)
         carry = policy.initial(num_envs)
         episodes: list[Episode] = []
-        while True:
-            is_first, is_last = seen.is_first.numpy(), seen.is_last.numpy()
-            score = np.where(is_first, 0.0, score) + seen.reward.numpy()
-            length = np.where(is_first, 0, length + 1)
-            ended = np.flatnonzero(is_last & (quota > 0))
-            episodes += [Episode(score=float(score[i]), length=int(length[i])) for i in ended]
-            quota[ended] -= 1
+        while not should_stop():
+            for index, episode in tracker.add(seen).items():
+                if quota[index] > 0:
+                    quota[index] -= 1
+                    episodes.append(episode)
             seen = seen.to(self._device)
             carry, action, stored = policy.act(carry, seen, mode="eval")
-            if self._buffer is not None:
-                self._buffer.append(Row.complete(seen, action, stored))
+            rows.append(Row.complete(seen, action, stored))
             if not quota.any():
+                self._keep(rows)
                 return episodes
             seen = self._env.step(action.cpu())
+        return None

@@ -5,6 +5,7 @@ It knows no algorithm. Everything it remembers is one tree of state, so that a k
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from reverie.buffers.base import Buffer
 from reverie.environments.vector import VectorEnvironment
 from reverie.orchestration.checkpoint import CheckpointManager, Loaded
 from reverie.orchestration.display import Display, Progress
-from reverie.orchestration.evaluator import Evaluator
+from reverie.orchestration.evaluator import EVALUATION_BUFFER, Evaluator
 from reverie.orchestration.logger import Counters, Logger
 from reverie.orchestration.phase_scheduler import Action, PhaseScheduler
 from reverie.orchestration.phases import BatchSpec, HookSpec, PhaseSpec
@@ -71,6 +72,11 @@ class Orchestrator:
         self.scoreboard = Scoreboard()
         self._actions = 0
         self._evaluated_at = 0
+        self._acted_in = 0
+        """Index of the phase of the last action."""
+        self._owes_afterwards = False
+        """A signal broke off the evaluation after the last action; what follows an action is still to be done."""
+        self._signals = StopSignals()
         self._started_at = (0, 0)
         self._enter_phase()
 
@@ -90,6 +96,7 @@ class Orchestrator:
             buffer.set_state(state["buffers"][name])
         own = state["orchestrator"]
         self._actions, self._evaluated_at = own["actions"], own["evaluated_at"]
+        self._acted_in, self._owes_afterwards = own["acted_in"], own["owes_afterwards"]
         self._stopwatch.continue_from(own["wall_seconds"])
         self._started_at = (self._scheduler.totals.agent_steps, self._scheduler.totals.updates)
         self._enter_phase()
@@ -100,15 +107,17 @@ class Orchestrator:
 
     def run(self) -> int:
         """Work until the phases are over or a signal asks to stop. Gives the exit code: 0, 130 or 143."""
-        with StopSignals() as signals:
+        with self._signals:
             self._display.start()
             try:
-                while (action := self._scheduler.next_action(self._is_ready)) is not None:
+                if self._owes_afterwards:
+                    self._afterwards()
+                while (action := self._next_action()) is not None and self._signals.received is None:
                     self._perform(action)
-                    if signals.received is not None:
-                        self._display.say("Stopping: saving a checkpoint. Ctrl-C again leaves at once, unsaved.")
-                        self.save()
-                        return 128 + signals.received
+                if self._signals.received is not None:
+                    self._display.say("Stopping: saving a checkpoint. Ctrl-C again leaves at once, unsaved.")
+                    self.save()
+                    return 128 + self._signals.received
                 self.save()
                 if self._logger.has_pending:
                     self._logger.write(self.counters(), self._time_metrics())
@@ -121,6 +130,13 @@ class Orchestrator:
         self._logger.close()
         self._parts.train_env.close()
         self._parts.evaluator.close()
+
+    def _next_action(self) -> Action | None:
+        try:
+            return self._scheduler.next_action(self._is_ready)
+        except ReverieError:  # a phase cannot go on; what came before it is not lost
+            self.save()
+            raise
 
     def counters(self) -> Counters:
         totals = self._scheduler.totals
@@ -147,6 +163,8 @@ class Orchestrator:
             "orchestrator": {
                 "actions": self._actions,
                 "evaluated_at": self._evaluated_at,
+                "acted_in": self._acted_in,
+                "owes_afterwards": self._owes_afterwards,
                 "wall_seconds": self._stopwatch.wall_seconds,
             },
         }
@@ -190,11 +208,13 @@ class Orchestrator:
         if action.kind == "collect":
             steps = self._collect()
         elif action.kind == "evaluate":
-            self._evaluate()
+            if not self._has_evaluated():
+                return  # broken off by a signal: the action is still to be done
         else:
             self._update(action.hook)
         self._scheduler.advance(action, steps=steps)
         self._actions += 1
+        self._acted_in = action.phase_index
         self._afterwards()
 
     def _collect(self) -> int:
@@ -228,9 +248,16 @@ class Orchestrator:
                     self._buffer.write_back(batch.index, result.write_back)
         self._logger.add(result.metrics, prefix=PREFIXES.get(hook.name, "train"))
 
-    def _evaluate(self) -> None:
+    def _has_evaluated(self) -> bool:
+        """Evaluate; False when a signal broke it off, which leaves no trace in the run's state."""
+        before = self._parts.rng.get_state()
         with self._stopwatch.measuring("evaluate"):
-            scores = self._parts.evaluator.evaluate(self._workflow.policy(self._phase.controller))
+            scores = self._parts.evaluator.evaluate(
+                self._workflow.policy(self._phase.controller), lambda: self._signals.received is not None
+            )
+        if scores is None:
+            self._parts.rng.set_state(before)
+            return False
         self.scoreboard.add_evaluation(scores)
         self._logger.write_now(self.counters(), {f"eval/{name}": value for name, value in scores.items()})
         self._display.say(
@@ -238,15 +265,18 @@ class Orchestrator:
             f"{scores['return_mean']:.1f} over {scores['episodes']:.0f} episodes "
             f"(from {scores['return_min']:.1f} to {scores['return_max']:.1f})."
         )
+        return True
 
     def _afterwards(self) -> None:
         """What step counts make due, in an order that a resumed run repeats."""
         steps, updates = self._scheduler.totals.agent_steps, self._scheduler.totals.updates
         every = self._evaluate_every
-        if every is not None and steps // every > self._evaluated_at // every:
+        is_due = every is not None and steps // every > self._evaluated_at // every
+        self._owes_afterwards = is_due and not self._is_evaluation_next() and not self._has_evaluated()
+        if self._owes_afterwards:
+            return
+        if is_due:
             self._evaluated_at = steps
-            if not self._is_evaluation_next():
-                self._evaluate()
         if self._logger.should_write(steps, updates=updates):
             self._logger.write(self.counters(), self._time_metrics())
         if (message := self._scheduler.waiting_message()) is not None:
@@ -257,9 +287,10 @@ class Orchestrator:
             self._show()
 
     def _is_evaluation_next(self) -> bool:
-        """Whether this phase's time is up and the next one evaluates anyway."""
-        following = self._scheduler.phases[self._scheduler.phase_index + 1 :][:1]
-        return self._scheduler.progress() >= 1 and any(phase.has_hook("evaluate") for phase in following)
+        """Whether the phase of the last action has used up its time and the next one only evaluates."""
+        following = self._scheduler.phases[self._acted_in + 1 :][:1]
+        is_over = self._scheduler.phase_index != self._acted_in or self._scheduler.progress() >= 1
+        return is_over and any(phase.type == "eval_only" for phase in following)
 
     def _time_metrics(self) -> dict[str, float]:
         return {f"time/{kind}": share for kind, share in self._stopwatch.shares().items()}
@@ -320,18 +351,34 @@ def check_phases(phases: tuple[PhaseSpec, ...], parts: Parts) -> None:
         if phase.buffer is not None and phase.buffer not in parts.buffers:
             names = ", ".join(parts.buffers)
             raise ReverieError(f"{where}: there is no buffer '{phase.buffer}'; the configuration has: {names}.")
+        if phase.buffer == EVALUATION_BUFFER and phase.has_hook("collect"):
+            raise ReverieError(f"{where}: the buffer '{phase.buffer}' is for evaluations; collect into another one.")
         for hook in phase.hooks:
-            if hook.kind == "update" and not callable(getattr(parts.workflow, hook.name, None)):
-                raise ReverieError(f"{where}: the workflow {type(parts.workflow).__name__} has no hook '{hook.name}'.")
+            if hook.kind == "update":
+                _check_hook(hook, parts.workflow, where=where)
             if hook.batch is not None and phase.buffer is not None:
                 _check_batch(hook.batch, parts.buffers[phase.buffer], parts.workflow, where=where, name=phase.buffer)
         parts.workflow.policy(phase.controller)
+
+
+def _check_hook(hook: HookSpec, workflow: WorldModelWorkflow, *, where: str) -> None:
+    method = getattr(workflow, hook.name, None)
+    if not callable(method):
+        raise ReverieError(f"{where}: the workflow {type(workflow).__name__} has no hook '{hook.name}'.")
+    batch = () if hook.batch is None else (None,)
+    try:
+        inspect.signature(method).bind(*batch, phase=None)
+    except TypeError as error:
+        given = "without a batch" if hook.batch is None else "with a batch"
+        raise ReverieError(f"{where}: '{hook.name}' cannot be called as a hook {given} ({error}).") from error
 
 
 def _check_batch(batch: BatchSpec, buffer: Buffer, workflow: WorldModelWorkflow, *, where: str, name: str) -> None:
     if batch.sampler not in buffer.samplers:
         has = ", ".join(buffer.samplers)
         raise ReverieError(f"{where}: the buffer '{name}' has no sampler '{batch.sampler}'; it has: {has}.")
+    if batch.length < workflow.min_batch_length:
+        raise ReverieError(f"{where}: batch.length must be at least {workflow.min_batch_length}, got {batch.length}.")
     if not buffer.could_sample(batch.size, batch.length + workflow.context_rows):
         raise ReverieError(
             f"{where}: the buffer '{name}' will never hold {batch.size} windows of {batch.length} rows; "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from fractions import Fraction
 
 from reverie.orchestration.phases import HookKind, HookSpec, PhaseSpec
 from reverie.types import ReverieError, State
@@ -53,6 +54,8 @@ class _Counts:
     """What was done in the current phase."""
 
     performed: list[int]
+    owed: list[str]
+    """Replayed steps, as exact fractions, that an earlier phase was owed for the same hook and batch."""
     place: Place = field(default_factory=Place)
     steps: int = 0
     updates: int = 0
@@ -70,6 +73,8 @@ class PhaseScheduler:
         self._totals = Totals()
         self._left: list[_Counts] = []
         """What was done in the phases before the current one."""
+        self._owed: dict[HookSpec, Fraction] = {}
+        """What the ratio still owes after the phases before the current one: no remainder is lost between phases."""
         self._enter(0)
 
     @property
@@ -164,13 +169,13 @@ class PhaseScheduler:
                 f"config has {', '.join(names)}; restore the phases of the run or start a new run."
             )
         self._totals = Totals(**state["totals"])
-        self._left = []
+        self._left, self._owed = [], {}
         *earlier, current = [*state["left"], state]
         for index, counts in enumerate(earlier):
             self._restore_phase(index, counts)
             if not self._is_over():
                 break
-            self._left.append(self._counts)
+            self._close()
         else:
             self._restore_phase(int(state["phase_index"]), current)
         if self._is_over():
@@ -187,6 +192,7 @@ class PhaseScheduler:
             )
         self._counts = _Counts(**{one.name: saved[one.name] for one in fields(_Counts)})
         self._counts.performed, self._counts.place = list(saved["performed"]), Place(**saved["place"])
+        self._debts = [Fraction(debt) for debt in saved["owed"]]
 
     def _is_over(self) -> bool:
         is_between_cycles = self._counts.place.position == 0
@@ -196,7 +202,11 @@ class PhaseScheduler:
         self._index = index
         self._phase = phase = self._phases[index]
         self._is_finished = False
-        self._counts = _Counts(performed=[0] * len(phase.hooks))
+        self._debts = [
+            self._owed.get(hook, Fraction(0)) if self._is_counted_by_ratio(position) else Fraction(0)
+            for position, hook in enumerate(phase.hooks)
+        ]
+        self._counts = _Counts(performed=[0] * len(phase.hooks), owed=[str(debt) for debt in self._debts])
         counted = [position for position in range(len(phase.hooks)) if self._is_counted_by_ratio(position)]
         collects = [position for position, hook in enumerate(phase.hooks) if hook.kind == "collect"]
         # Without counted hooks the stretch is empty and lies behind the end, where nothing reaches it.
@@ -205,11 +215,20 @@ class PhaseScheduler:
 
     def _leave(self) -> None:
         if self._index + 1 < len(self._phases):
-            self._left.append(self._counts)
+            self._close()
             self._enter(self._index + 1)
         else:
             # The last phase keeps its counts: a resume with a longer duration goes on from them.
             self._is_finished = True
+
+    def _close(self) -> None:
+        """Remember a phase that is over: what was done, and what its ratio still owes to each hook."""
+        self._left.append(self._counts)
+        for position, hook in enumerate(self._phase.hooks):
+            ratio, batch = self._phase.train_ratio, hook.batch
+            if ratio is not None and batch is not None:
+                replayed = self._counts.performed[position] * batch.replayed_steps
+                self._owed[hook] = self._debts[position] + ratio * self._counts.steps - replayed
 
     def _settle(self) -> None:
         """End the cycle when no hook is left that could run, and the phase when its time is up."""
@@ -255,7 +274,7 @@ class PhaseScheduler:
         ratio, batch = self._phase.train_ratio, self._phase.hooks[position].batch
         if ratio is None or batch is None:
             return is_first_round or position >= self._rounds_stop
-        replayed = (self._counts.performed[position] + 1) * batch.replayed_steps
+        replayed = (self._counts.performed[position] + 1) * batch.replayed_steps - self._debts[position]
         # replayed <= ratio * steps, in whole numbers: no rounding, however long the phase.
         return replayed * ratio.denominator <= ratio.numerator * self._counts.steps
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
-import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from reverie.orchestration.command_name import reverie_command, tensorboard_command
+from reverie.orchestration.durable_files import replace_file
 from reverie.orchestration.logger import METRICS_FILE
 from reverie.orchestration.panel import duration, number
 from reverie.types import ReverieError
@@ -25,8 +27,10 @@ if TYPE_CHECKING:
 
 CURVE_FILE = "learning_curve.png"
 LOSS_PREFIX = "train/loss/"
-MAX_LOSSES = 6
+MAX_LOSSES = 8
 """More lines than this in the lower panel could not be told apart."""
+
+LINE_STYLES = ("solid", "dashed", "dashdot", "dotted")
 
 Series = tuple[list[float], list[float]]
 """Environment frames and the values seen there."""
@@ -74,8 +78,7 @@ def final_table(summary: Summary) -> RenderableType:
 
 def closing_commands(logdir: str | Path) -> list[str]:
     """What to type next: evaluate, resume, look at the curves."""
-    folder = shlex.quote(str(logdir))
-    return [f"reverie eval {folder}", f"reverie resume {folder}", f"tensorboard --logdir {folder}"]
+    return [reverie_command("eval", logdir), reverie_command("resume", logdir), tensorboard_command(logdir)]
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
@@ -91,8 +94,21 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     return lines
 
 
-def learning_curve(folder: Path) -> Path | None:
-    """Draw ``learning_curve.png`` from the run's metrics; None when there is nothing to draw yet."""
+def learning_curve(folder: Path, *, say: Callable[[str], None] = print) -> Path | None:
+    """Draw ``learning_curve.png`` from the run's metrics; None when there is nothing to draw yet.
+
+    None too when files cannot be read or written: ``say`` is told why, for a picture must not cost the run's table.
+    """
+    try:
+        return _drawn(folder)
+    except OSError as error:
+        say(f"No learning curve: {folder / CURVE_FILE} cannot be drawn ({error.strerror or error}).")
+    except ReverieError as error:
+        say(f"No learning curve: {error}")
+    return None
+
+
+def _drawn(folder: Path) -> Path | None:
     path = folder / METRICS_FILE
     lines = read_metrics(path) if path.exists() else []
     returns, evaluations = _series(lines, "collect/return_mean"), _series(lines, "eval/return_mean")
@@ -105,12 +121,10 @@ def learning_curve(folder: Path) -> Path | None:
     if losses:
         _draw_losses(axes[1], losses)
     axes[-1].set_xlabel("environment frames")
-    target = folder / CURVE_FILE
-    try:
-        figure.savefig(target, dpi=150)
-    except OSError as error:
-        raise ReverieError(f"cannot write {target}: {error.strerror or error}; make the folder writable.") from error
-    return target
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=150)
+    replace_file(folder / CURVE_FILE, [picture.getbuffer()])  # a full disk leaves the old picture, not half a new one
+    return folder / CURVE_FILE
 
 
 def _series(lines: list[dict[str, float]], name: str) -> Series:
@@ -169,11 +183,13 @@ def _spread(line: Mapping[str, float]) -> tuple[float, float]:
 
 
 def _draw_losses(axes: Axes, losses: Mapping[str, Series]) -> None:
-    for name, series in losses.items():
-        axes.plot(*series, linewidth=1.1, label=name)
+    for index, (name, series) in enumerate(losses.items()):
+        # Some losses have equal values: below a thinner line, or one with gaps, both are seen.
+        style, width = LINE_STYLES[index % len(LINE_STYLES)], 1.9 if index < len(LINE_STYLES) else 0.9
+        axes.plot(*series, linewidth=width, linestyle=style, label=name)
     # Losses differ by orders of magnitude and some are negative; symlog shows them all.
     axes.set_yscale("symlog", linthresh=0.1)
     axes.set_ylabel("loss")
     axes.legend(
-        frameon=False, fontsize=8, ncols=MAX_LOSSES, loc="lower left", bbox_to_anchor=(0.0, 1.0), columnspacing=1.2
+        frameon=False, fontsize=8, ncols=MAX_LOSSES // 2, loc="lower left", bbox_to_anchor=(0.0, 1.0), columnspacing=1.2
     )

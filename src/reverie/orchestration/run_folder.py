@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from reverie.orchestration.durable_files import reason, remedy, replace_file
+from reverie.orchestration.durable_files import TEMPORARY_PREFIX, reason, remedy, replace_file
 from reverie.types import ReverieError, Spaces
 
 RunStatus = Literal["running", "interrupted", "finished", "failed"]
@@ -56,6 +56,7 @@ class RunFolder:
         """Turn the folder into a run: ``run.json`` first, ``config.yaml`` last and in one step."""
         if self.is_run:
             raise ReverieError(f"{self.path} already holds a run: resume it, or choose another logdir")
+        self.refuse_foreign_files()
         info = {
             "status": "running",
             "spaces": asdict(spaces),
@@ -67,6 +68,16 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._write_info(info)
             replace_file(self.path / "config.yaml", [config_text.encode()])
+
+    def refuse_foreign_files(self) -> None:
+        """A new run would cut and prune what it takes for its own, so it begins in an empty folder only."""
+        mine = {"lock", "run.json"}
+        found = sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
+        foreign = [name for name in found if name not in mine and not name.startswith(TEMPORARY_PREFIX)]
+        if foreign:
+            raise ReverieError(
+                f"{self.path} holds files but no run ({', '.join(foreign[:3])}): choose an empty folder as logdir."
+            )
 
     def replace_config(self, config_text: str) -> None:
         """Keep what a resumed run was told to change, such as a longer duration, for the next resume."""

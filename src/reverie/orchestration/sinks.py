@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from reverie.orchestration.event_file import EventFile, cut_event_files
 from reverie.types import ReverieError
 
 WANDB_ID_FILE = "wandb_id.txt"
@@ -90,42 +91,62 @@ class Sink(Protocol):
 
 
 class TensorBoardSink:
-    """Scalars over agent steps in ``folder``. The event file appears with the first line."""
+    """Scalars over agent steps in ``folder``. The event file appears with the first line.
+
+    TensorBoard keeps one value per name and step, the last one. So a line that repeats a metric while the agent steps
+    stand still, as in an offline phase, is drawn one step after the line before it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._writer: Any = None
-        self._purge_step: int | None = None
+        self._file: EventFile | None = None
+        self._forget()
 
     def write(self, values: Mapping[str, float], *, step: int, line: int) -> None:
+        x = max(step, self._x)
+        # Only metrics have a prefix. Counters are part of every line and tell nothing new at the same step.
+        if x == self._x and any("/" in name and name in self._names for name in values):
+            x += 1
         try:
-            if self._writer is None:
-                self._writer = self._new_writer()
-            for name, value in values.items():
-                self._writer.add_scalar(name, value, global_step=step)
-            # Unflushed events would be lost in a kill although the checkpoint counts their lines as written.
-            self._writer.flush()
+            if self._file is None:
+                self._file = EventFile(self._folder, line=line, step=self._x + 1)
+            self._advance(x)
+            new = {name: value for name, value in values.items() if name not in self._names}
+            self._file.append(new, step=x)
         except OSError as error:
             raise self._problem(error) from error
+        self._names.update(new)
 
     def rewind(self, *, step: int | None, line: int) -> None:
-        """The next event file tells TensorBoard to forget everything after ``step``."""
+        """Cut the event files. The next line begins a new one."""
         self.close()
-        self._purge_step = 0 if step is None else step + 1
+        self._forget()
+        try:
+            kept = cut_event_files(self._folder, line=line)
+        except OSError as error:
+            raise self._problem(error) from error
+        for x, names in kept:
+            self._advance(x)
+            self._names.update(names)
 
     def close(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is None:
+        file, self._file = self._file, None
+        if file is None:
             return
         try:
-            writer.close()
+            file.close()
         except OSError as error:
             raise self._problem(error) from error
 
-    def _new_writer(self) -> Any:
-        from torch.utils.tensorboard.writer import SummaryWriter  # slow to import, and only training needs it
+    def _forget(self) -> None:
+        self._x = -1
+        self._names: set[str] = set()
+        """What was already drawn at ``_x``."""
 
-        return SummaryWriter(str(self._folder), purge_step=self._purge_step)
+    def _advance(self, x: int) -> None:
+        if x > self._x:
+            self._x = x
+            self._names = set()
 
     def _problem(self, error: OSError) -> ReverieError:
         return ReverieError(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from reverie.types import Metrics, State
+from reverie.types import Metrics, State, require
 
 
 class LaProp:
@@ -32,6 +32,10 @@ class LaProp:
         momentum: float = 0.9,
         epsilon: float = 1e-20,
     ) -> None:
+        require("learning_rate of the optimiser", learning_rate, at_least=0)
+        require("warmup_updates of the optimiser", warmup_updates, at_least=0)
+        for name, share in (("decay", decay), ("rms_decay", rms_decay), ("momentum", momentum)):
+            require(f"{name} of the optimiser", share, at_least=0, at_most=1)
         self._names = list(parameters)
         self._parameters = list(parameters.values())
         self._learning_rate, self._warmup, self._decay = learning_rate, warmup_updates, decay
@@ -41,16 +45,19 @@ class LaProp:
         self._mean = torch.zeros_like(self._weight)
         self._square = torch.zeros_like(self._weight)
         device = self._weight.device
-        self._sizes = torch.tensor([parameter.numel() for parameter in self._parameters], device=device)
+        self._lengths = [parameter.numel() for parameter in self._parameters]
+        self._sizes = torch.tensor(self._lengths, device=device)
         self._updates = torch.zeros((), dtype=torch.float64, device=device)
 
     def step(self, loss: Tensor, *, progress: Tensor | None = None) -> Metrics:
         """Differentiate ``loss`` and move the parameters. Parameters the loss does not reach get a zero gradient."""
-        gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
+        learning = [parameter for parameter in self._parameters if parameter.requires_grad]
+        found = iter(torch.autograd.grad(loss, learning, materialize_grads=True))
+        gradients = [next(found) if one.requires_grad else torch.zeros_like(one) for one in self._parameters]
         return self.apply(gradients, progress=progress)
 
     @torch.no_grad()
-    def apply(self, gradients: tuple[Tensor, ...], *, progress: Tensor | None = None) -> Metrics:
+    def apply(self, gradients: Sequence[Tensor], *, progress: Tensor | None = None) -> Metrics:
         norms = tensor_norms(gradients)
         weight_norms = tensor_norms(self._parameters)
         # Per tensor, not per unit; the floor lets zero-initialised outputs leave zero.
@@ -70,7 +77,11 @@ class LaProp:
         self._square.lerp_(gradient.square(), 1 - self._rms_decay)
         rms = (self._square / rms_bias.float()).sqrt_().add_(self._epsilon)
         self._mean.lerp_(gradient.div_(rms), 1 - self._momentum)
-        self._weight -= (rate / momentum_bias).float() * self._mean
+        change = (rate / momentum_bias).float() * self._mean
+        for part, parameter in zip(change.split(self._lengths), self._parameters, strict=True):
+            if not parameter.requires_grad:
+                part.zero_()  # frozen: momentum from before must not move it either
+        self._weight -= change
         return {
             "grad_norm": torch.linalg.vector_norm(norms),
             "grad_clipped_share": (factors < 1).float().mean(),
@@ -90,7 +101,7 @@ class LaProp:
             flat.copy_(torch.cat([saved[name].reshape(-1) for name in self._names]))
 
     def _by_name(self, flat: Tensor) -> State:
-        parts = flat.split([parameter.numel() for parameter in self._parameters])
+        parts = flat.split(self._lengths)
         shapes = [parameter.shape for parameter in self._parameters]
         return {name: part.view(shape).clone() for name, part, shape in zip(self._names, parts, shapes, strict=True)}
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Generator, Tensor
 
+from reverie.environments.episodes import EpisodeTracker
 from reverie.types import (
     Carry,
     Episode,
@@ -56,6 +56,9 @@ class WorldModelWorkflow(ABC):
 
     context_rows: ClassVar[int] = 0
     """Rows before each training window that only supply a starting latent."""
+
+    min_batch_length: ClassVar[int] = 1
+    """Rows that a training window must have at least."""
 
     def initialize(self, context: WorkflowContext) -> None:
         """Take the parts from the context. Subclasses extend this; parameters are on their device afterwards."""
@@ -117,24 +120,17 @@ class WorldModelWorkflow(ABC):
         self._restore_episode_tracking(custom["episodes"])
 
     def _reset_episode_tracking(self, num_envs: int) -> None:
-        self._episode_score = np.zeros(num_envs, np.float64)
-        self._episode_length = np.zeros(num_envs, np.int64)
+        self._episodes = EpisodeTracker(num_envs)
 
     def _update_episode_stats(self, seen: Observation) -> list[Episode]:
         """Add one observation of every environment; the episodes that end with it come back."""
-        is_first, is_last = seen.is_first.numpy(), seen.is_last.numpy()
-        self._episode_score = np.where(is_first, 0.0, self._episode_score) + seen.reward.numpy().astype(np.float64)
-        self._episode_length = np.where(is_first, 0, self._episode_length + 1)
-        return [
-            Episode(score=float(self._episode_score[i]), length=int(self._episode_length[i]))
-            for i in np.flatnonzero(is_last)
-        ]
+        return list(self._episodes.add(seen).values())
 
     def _snapshot_episode_tracking(self) -> State:
-        return {"score": self._episode_score.copy(), "length": self._episode_length.copy()}
+        return self._episodes.get_state()
 
     def _restore_episode_tracking(self, state: State) -> None:
-        self._episode_score, self._episode_length = state["score"].copy(), state["length"].copy()
+        self._episodes.set_state(state)
 
 
 def weighted_sum(losses: Mapping[str, Tensor], weights: Mapping[str, float]) -> Tensor:

@@ -17,6 +17,9 @@ class ControllerManager:
 
     def __init__(self, controllers: Mapping[str, Any]) -> None:
         self._controllers = dict(controllers)
+        self._frozen: frozenset[str] = frozenset()
+        self._learning: dict[str, list[nn.Parameter]] = {}
+        """Parameters that were learning before the first freeze: a slow copy must not start to with a thaw."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._controllers)
@@ -30,13 +33,20 @@ class ControllerManager:
 
     def freeze(self, name: str, *, is_frozen: bool = True) -> None:
         """A frozen controller still acts, but its parameters receive no gradient."""
-        self.find(name, nn.Module).requires_grad_(not is_frozen)
+        module = self.find(name, nn.Module)
+        for parameter in self._learning.setdefault(name, [p for p in module.parameters() if p.requires_grad]):
+            parameter.requires_grad_(not is_frozen)
+        self._frozen = self._frozen | {name} if is_frozen else self._frozen - {name}
 
     def get_state(self) -> State:
-        return module_states(self.modules())
+        frozen = [name for name, module in self.modules().items() if name in self._frozen]
+        return {"modules": module_states(self.modules()), "frozen": frozen}
 
     def set_state(self, state: State) -> None:
-        restore_modules(self.modules(), state)
+        restore_modules(self.modules(), state["modules"])
+        for name in self.modules():
+            if (name in state["frozen"]) != (name in self._frozen):
+                self.freeze(name, is_frozen=name in state["frozen"])
 
 
 def found(parts: Mapping[str, Any], name: str, kind: type[T], *, section: str) -> T:

@@ -23,9 +23,13 @@ from reverie.components.networks.vectors import VectorDecoder, VectorEncoder
 from reverie.components.representation_learners.rssm import Latent, Rssm
 from reverie.components.return_computers.base import ReturnComputer
 from reverie.components.return_computers.td_lambda import replay_lambda_return
-from reverie.types import Batch, Metrics, Phase, Policy, ReverieError, Stateful
+from reverie.types import Batch, Metrics, Phase, Policy, ReverieError, Stateful, require
 from reverie.workflows.base import UpdateResult, WorldModelWorkflow, weighted_sum
 from reverie.workflows.context import WorkflowContext
+
+LOSSES = frozenset(
+    ("reconstruction", "reward", "continue", "dynamics", "representation", "policy", "value", "replay_value")
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +48,16 @@ class DreamerV3Config:
     replay_lambda: float = 0.95
     """Lambda of the returns along replayed sequences."""
 
+    def __post_init__(self) -> None:
+        require("workflow.horizon", self.horizon, at_least=1)
+        require("workflow.discount_horizon", self.discount_horizon, at_least=2)
+        require("workflow.replay_lambda", self.replay_lambda, at_least=0, at_most=1)
+        for name in ("free_nats", "entropy_scale", "slow_regularizer"):
+            require(f"workflow.{name}", getattr(self, name), at_least=0)
+        if self.loss_weights.keys() != LOSSES:
+            names, given = ", ".join(sorted(LOSSES)), ", ".join(sorted(self.loss_weights))
+            raise ReverieError(f"`workflow.loss_weights` must have the keys {names}, got {given}.")
+
 
 @dataclass(kw_only=True, slots=True)
 class Dreamed:
@@ -57,6 +71,7 @@ class DreamerV3(WorldModelWorkflow):
     """One joint update: the world model on replay, actor and critic in imagination, one optimiser step."""
 
     context_rows: ClassVar[int] = 1
+    min_batch_length: ClassVar[int] = 2  # a return needs a step to arrive at
 
     def __init__(self, config: DreamerV3Config) -> None:
         self._config = config

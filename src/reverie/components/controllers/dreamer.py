@@ -13,7 +13,7 @@ from reverie.components.networks.distributions import TwoHot
 from reverie.components.networks.heads import OneHotHead, TwoHotHead
 from reverie.components.networks.vectors import VectorEncoder
 from reverie.components.representation_learners.rssm import Latent, Rssm
-from reverie.types import Carry, Mode, Observation
+from reverie.types import Carry, Mode, Observation, require
 
 
 class Critic(nn.Module):
@@ -21,6 +21,7 @@ class Critic(nn.Module):
 
     def __init__(self, *, feature_dim: int, layers: int, units: int, bins: int = 255, slow_rate: float = 0.02) -> None:
         super().__init__()
+        require("slow_rate of the critic", slow_rate, at_least=0, at_most=1)
         self.online = TwoHotHead(feature_dim=feature_dim, layers=layers, units=units, bins=bins)
         self.slow = copy.deepcopy(self.online).requires_grad_(False)
         self._slow_rate = slow_rate

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from reverie.types import require
+
 
 class ReturnScale(nn.Module):
     """Moving average of two percentiles of the returns. Starts at zero, is not debiased, and never falls below 1."""
@@ -14,6 +16,9 @@ class ReturnScale(nn.Module):
 
     def __init__(self, *, low_quantile: float = 0.05, high_quantile: float = 0.95, rate: float = 0.01) -> None:
         super().__init__()
+        require("low_quantile of the return scale", low_quantile, at_least=0, at_most=1)
+        require("high_quantile of the return scale", high_quantile, at_least=low_quantile, at_most=1)
+        require("rate of the return scale", rate, at_least=0, at_most=1)
         self._rate = rate
         self.register_buffer("quantiles", torch.tensor([low_quantile, high_quantile]))
         self.register_buffer("low", torch.zeros(()))

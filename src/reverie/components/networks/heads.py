@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from reverie.components.networks.distributions import Binary, OneHot, TwoHot, symexp_bins
 from reverie.components.networks.layers import Mlp, linear
+from reverie.types import require
 
 
 class TwoHotHead(nn.Module):
@@ -42,6 +43,7 @@ class OneHotHead(nn.Module):
         self, *, feature_dim: int, layers: int, units: int, classes: int, outscale: float = 0.01, unimix: float = 0.0
     ) -> None:
         super().__init__()
+        require("unimix of a head", unimix, at_least=0, at_most=1)
         self.mlp = Mlp(feature_dim, layers=layers, units=units)
         self.output = linear(self.mlp.output_dim, classes, outscale=outscale)
         self.classes = classes

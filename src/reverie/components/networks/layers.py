@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from reverie.types import ReverieError
+from reverie.types import ReverieError, require
 
 NORM_EPSILON = 1e-4
 
@@ -89,6 +89,7 @@ class Mlp(nn.Module):
 
     def __init__(self, input_dim: int, *, layers: int, units: int) -> None:
         super().__init__()
+        require("layers of a network", layers, at_least=1)
         sizes = [input_dim] + [units] * layers
         self.linears = nn.ModuleList([linear(a, b) for a, b in itertools.pairwise(sizes)])
         self.norms = nn.ModuleList([NormSilu(units) for _ in range(layers)])

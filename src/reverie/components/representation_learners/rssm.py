@@ -9,6 +9,7 @@ from torch import Generator, Tensor, nn
 
 from reverie.components.networks.distributions import OneHot, kl_divergence
 from reverie.components.networks.layers import BlockLinear, Mlp, NormSilu, linear
+from reverie.types import require
 
 
 @dataclass(kw_only=True, slots=True)
@@ -58,6 +59,7 @@ class Rssm(nn.Module):
         unimix: float = 0.01,
     ) -> None:
         super().__init__()
+        require("unimix of the latents", unimix, at_least=0, at_most=1)
         self._deter, self._stoch, self.classes = deter, stoch, classes
         self._blocks, self._unimix = blocks, unimix
         self.read_deter = Mlp(deter, layers=1, units=hidden)
