@@ -176,5 +176,6 @@ def test_closing_commands_work_for_who_used_the_launcher(tmp_path: Path, monkeyp
     assert closing_commands("runs/one")[2] == "'check out/.venv/bin/tensorboard' --logdir runs/one"
     monkeypatch.chdir(programs.parent.parent)
     assert closing_commands("runs/one")[2] == ".venv/bin/tensorboard --logdir runs/one"
-    monkeypatch.chdir("/")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
     assert shlex.split(closing_commands("runs/one")[2])[0] == str(programs / "tensorboard")
