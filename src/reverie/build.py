@@ -18,7 +18,8 @@ from reverie.orchestration.checkpoint import CheckpointConfig, CheckpointManager
 from reverie.orchestration.display import Display
 from reverie.orchestration.evaluator import EVALUATION_BUFFER, EvaluationConfig, Evaluator
 from reverie.orchestration.logger import Logger, LoggingConfig, make_sinks
-from reverie.orchestration.orchestrator import Orchestrator, Parts
+from reverie.orchestration.orchestrator import Orchestrator
+from reverie.orchestration.parts import Parts
 from reverie.orchestration.phases import PhaseSpec, parse_phases
 from reverie.runtime.rng import RandomStreams, derived_seed
 from reverie.targets import located

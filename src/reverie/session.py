@@ -35,7 +35,8 @@ from reverie.orchestration.checkpoint import CheckpointConfig, CheckpointManager
 from reverie.orchestration.display import Display, make_display
 from reverie.orchestration.evaluator import EvaluationConfig, Evaluator
 from reverie.orchestration.logger import METRICS_FILE, LoggingConfig, check_sinks
-from reverie.orchestration.orchestrator import Orchestrator, check_phases, check_sizes
+from reverie.orchestration.orchestrator import Orchestrator
+from reverie.orchestration.parts import check_phases, check_sizes
 from reverie.orchestration.report import Summary, closing_commands, final_table, learning_curve
 from reverie.orchestration.run_folder import RunFolder, new_run_folder
 from reverie.runtime.device import RuntimeConfig, chosen_device, prepare_torch

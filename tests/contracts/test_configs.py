@@ -15,7 +15,7 @@ from reverie.build import assemble, assemble_orchestrator, assemble_workflow, ph
 from reverie.commands.catalogue import CONFIGS, GROUPS, options
 from reverie.configuration import check_sections, plain
 from reverie.orchestration.display import make_display
-from reverie.orchestration.orchestrator import check_phases
+from reverie.orchestration.parts import check_phases
 from reverie.runtime.device import RuntimeConfig, prepare_torch
 from reverie.runtime.rng import RandomStreams
 from reverie.types import Space, Spaces

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 import reverie.workflows
 from reverie.build import assemble, phases_of
 from reverie.commands.catalogue import CONFIGS, options
-from reverie.orchestration.orchestrator import Parts
+from reverie.orchestration.parts import Parts
 from reverie.types import Phase, ReverieError, Stateful
 from reverie.workflows.base import UpdateResult, WorldModelWorkflow
 

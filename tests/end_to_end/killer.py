@@ -32,10 +32,13 @@ _INHERITED = (
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Die around the ``count``-th call of ``target`` (module:Class.method); ``within`` means at its first fsync."""
+    """Die around the ``count``-th call of ``target`` (module:Class.method); ``within`` means at its first fsync.
+
+    ``never`` stays in that call instead, for longer than any test waits, so that signals can meet it there.
+    """
 
     target: str
-    when: Literal["before", "within", "after"]
+    when: Literal["before", "within", "after", "never"]
     count: int = 1
 
 
@@ -89,9 +92,10 @@ class Killer:
         number: int = signal.SIGKILL,
         until: Callable[[], bool] = lambda: True,
         gap_seconds: float | None = None,
+        kill: Kill | None = None,
     ) -> Ended:
         """Send a signal some time after ``until`` became true, and, with a gap, once more after that."""
-        pid = self._start(argv, None, None)
+        pid = self._start(argv, kill, None)
         while not until() and not self._is_answered(0.005):
             pass
         for pause in (delay_seconds, gap_seconds):
@@ -182,6 +186,9 @@ def _arm(kill: Kill) -> None:
         calls += 1
         if calls != kill.count:
             return original(*arguments, **keywords)
+        if kill.when == "never":
+            print("waiting for signals", flush=True)
+            time.sleep(600)
         if kill.when == "before":
             _die()
         if kill.when == "within":

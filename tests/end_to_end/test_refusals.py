@@ -27,7 +27,10 @@ PHASE = "training.phases.0"
         ("size.blocks=7", "multiple of `size.blocks`"),
         ("size.classes=300", "at most 256"),
         ("buffer.replay.capacity=20", "will never hold 8 windows of 16 rows"),
-        (f"{PHASE}.train_ratio=null {PHASE}.workflow_hooks=[collect,update]", "cannot be called as a hook without a batch"),
+        (
+            f"{PHASE}.train_ratio=null {PHASE}.workflow_hooks=[collect,update]",
+            "cannot be called as a hook without a batch",
+        ),
         (f"{PHASE}.train_ratio=null {PHASE}.workflow_hooks=[collect,get_state]", "cannot be called as a hook"),
         (f"{PHASE}.train_ratio=null {PHASE}.workflow_hooks=[collect,updat]", "has no hook 'updat'"),
         (f"{PHASE}.buffer=evaluation", "is for evaluations"),
@@ -61,7 +64,7 @@ def test_a_folder_with_foreign_files_is_left_alone(tmp_path: Path, capsys: pytes
     ["reverie.environments.gym._import_package", "reverie.components.networks.layers.linear", "reverie.cli.main"],
 )
 def test_a_stored_config_reaches_public_classes_only(target: str) -> None:
-    with pytest.raises(ReverieError, match="private|class|no part for a config"):
+    with pytest.raises(ReverieError, match=r"private|class|no part for a config"):
         located(target, path="components.x._target_", allow=[])
 
 

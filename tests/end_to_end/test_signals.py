@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from killer import Killer
+from killer import Kill, Killer
 from same_run import SMALL_RUN, checkpoint_names, differences, status
 
 from reverie.orchestration.checkpoint import CheckpointConfig, CheckpointManager
@@ -44,7 +44,7 @@ def test_a_signal_saves_and_the_resumed_run_is_the_same(
     assert differences(run, reference) == []
 
 
-def test_a_second_ctrl_c_leaves_at_once_and_harms_no_checkpoint(killer: Killer, tmp_path: Path) -> None:
+def test_one_ctrl_c_does_not_wait_for_a_long_evaluation(killer: Killer, tmp_path: Path) -> None:
     run = tmp_path / "run"
     published = run / "checkpoints" / "latest"
     # Step 64 is saved; two steps later an evaluation begins that would last for minutes.
@@ -53,14 +53,30 @@ def test_a_second_ctrl_c_leaves_at_once_and_harms_no_checkpoint(killer: Killer, 
         until=lambda: published.is_file() and published.read_text().startswith("0000000064"),
         delay_seconds=2,
         number=signal.SIGINT,
+    )
+    assert ended.code == 130, ended.output
+    assert "Stopping: saving a checkpoint." in ended.output
+    assert "Evaluation after" not in ended.output
+    assert status(run) == "interrupted"
+
+
+def test_a_second_ctrl_c_leaves_at_once_and_harms_no_checkpoint(killer: Killer, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    # The step that never ends comes after the checkpoint of step 96.
+    ended = killer.signalled(
+        *("train", *SMALL_RUN, f"logdir={run}"),
+        kill=Kill("reverie.workflows.dreamer:DreamerV3.update", "never", 6),
+        until=lambda: "waiting for signals" in killer.output(),
+        delay_seconds=0.2,
+        number=signal.SIGINT,
         gap_seconds=0.5,
     )
     assert ended.code == 130, ended.output
-    assert "Stopping" not in ended.output, "the first Ctrl-C did not meet the evaluation"
+    assert "Stopping" not in ended.output, "the first Ctrl-C did not wait for the step"
     said: list[str] = []
     loaded = CheckpointManager(run, config=CheckpointConfig(), say=said.append).load()
     assert loaded is not None
-    assert loaded.state["global_step"] == 64
+    assert loaded.state["global_step"] == 96
     assert said == []
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
-
-if TYPE_CHECKING:
-    from tensorboard.compat.proto.event_pb2 import Event
+from typing import Any, BinaryIO
 
 _PREFIX = "events.out.tfevents."
 _HEADER = struct.Struct("<QI")  # length of the data and a checksum of that length; four bytes follow the data
@@ -20,30 +18,27 @@ class EventFile:
     """A new event file in ``folder``. Its name begins with the number of its first line, so names sort like lines."""
 
     def __init__(self, folder: Path, *, line: int, step: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # only training needs it
-
+        event, session_log = _message("event_pb2", "Event"), _message("event_pb2", "SessionLog")
         folder.mkdir(parents=True, exist_ok=True)
         # The time keeps names apart: a TensorBoard that is open right now must not take this file for a deleted one.
         self._file = (folder / f"{_PREFIX}{line:010d}.{time.time_ns()}").open("xb")
-        self._append(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        self._append(event(wall_time=time.time(), file_version="brain.Event:2"))
         # The same TensorBoard remembers what was cut off; this tells it to forget everything from ``step`` on.
-        start = SessionLog(status=SessionLog.START)
-        self._append(Event(wall_time=time.time(), step=step, session_log=start))
+        start = session_log(status=session_log.START)
+        self._append(event(wall_time=time.time(), step=step, session_log=start))
 
     def append(self, values: Mapping[str, float], *, step: int) -> None:
         """Write one line and hand it to the operating system."""
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        entries = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        self._append(Event(wall_time=time.time(), step=step, summary=Summary(value=entries)))
+        event, summary = _message("event_pb2", "Event"), _message("summary_pb2", "Summary")
+        entries = [summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._append(event(wall_time=time.time(), step=step, summary=summary(value=entries)))
         # An unflushed line would be lost in a kill although the checkpoint counts it as written.
         self._file.flush()
 
     def close(self) -> None:
         self._file.close()
 
-    def _append(self, event: Event) -> None:
+    def _append(self, event: Any) -> None:
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         RecordWriter(self._file).write(event.SerializeToString())
@@ -67,7 +62,7 @@ def cut_event_files(folder: Path, *, line: int) -> list[tuple[int, list[str]]]:
     return kept
 
 
-def _beginning(records: Iterable[tuple[int, Event]], *, count: int) -> tuple[int, list[tuple[int, list[str]]]]:
+def _beginning(records: Iterable[tuple[int, Any]], *, count: int) -> tuple[int, list[tuple[int, list[str]]]]:
     """Where the first ``count`` lines end, and these lines."""
     end = 0
     lines: list[tuple[int, list[str]]] = []
@@ -80,11 +75,11 @@ def _beginning(records: Iterable[tuple[int, Event]], *, count: int) -> tuple[int
     return end, lines
 
 
-def _records(file: BinaryIO) -> Iterator[tuple[int, Event]]:
+def _records(file: BinaryIO) -> Iterator[tuple[int, Any]]:
     """The whole records with the offsets where they end, up to the first damaged or unfinished one."""
-    from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
+    parsed = _message("event_pb2", "Event").FromString
     while len(header := file.read(_HEADER.size)) == _HEADER.size:
         length, checksum = _HEADER.unpack(header)
         if masked_crc32c(header[:8]) != checksum:
@@ -92,4 +87,9 @@ def _records(file: BinaryIO) -> Iterator[tuple[int, Event]]:
         data = file.read(length + 4)
         if len(data) < length + 4:
             return
-        yield file.tell(), Event.FromString(data[:-4])
+        yield file.tell(), parsed(data[:-4])
+
+
+def _message(module: str, name: str) -> Any:
+    """A message class of TensorBoard, found when needed: these modules make their classes while they are imported."""
+    return getattr(importlib.import_module(f"tensorboard.compat.proto.{module}"), name)

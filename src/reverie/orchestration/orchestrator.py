@@ -5,46 +5,24 @@ It knows no algorithm. Everything it remembers is one tree of state, so that a k
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from reverie.buffers.base import Buffer
-from reverie.environments.vector import VectorEnvironment
 from reverie.orchestration.checkpoint import CheckpointManager, Loaded
 from reverie.orchestration.display import Display, Progress
-from reverie.orchestration.evaluator import EVALUATION_BUFFER, Evaluator
 from reverie.orchestration.logger import Counters, Logger
+from reverie.orchestration.parts import Parts, check_sizes
 from reverie.orchestration.phase_scheduler import Action, PhaseScheduler
-from reverie.orchestration.phases import BatchSpec, HookSpec, PhaseSpec
+from reverie.orchestration.phases import HookSpec, PhaseSpec
 from reverie.orchestration.scoreboard import Scoreboard
 from reverie.orchestration.signals import StopSignals
-from reverie.orchestration.state_tree import compare_shapes
 from reverie.orchestration.stopwatch import Stopwatch
-from reverie.runtime.rng import RandomStreams
 from reverie.types import Phase, ReverieError, State
-from reverie.workflows.base import WorldModelWorkflow
 
 PREFIXES = {"update_controller": "controller"}
 """Metric prefixes of updating hooks; all others are logged under ``train``."""
-
-SHAPED = ("components", "controllers", "optimizers")
-"""Parts of the state whose arrays have the sizes of the model."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
-    """What a run consists of, apart from the loop itself."""
-
-    workflow: WorldModelWorkflow
-    buffers: Mapping[str, Buffer]
-    train_env: VectorEnvironment
-    evaluator: Evaluator
-    rng: RandomStreams
-    device: torch.device
 
 
 class Orchestrator:
@@ -326,61 +304,4 @@ class Orchestrator:
                 shares=self._stopwatch.shares(),
                 last_eval=self.scoreboard.evaluation.get("return_mean"),
             )
-        )
-
-
-def check_sizes(workflow: WorldModelWorkflow, loaded: Loaded) -> None:
-    """Refuse a checkpoint of another workflow or of other sizes, before anything of it is used."""
-    name = type(workflow).__name__
-    if loaded.state["workflow_name"] != name:
-        raise ReverieError(
-            f"checkpoint {loaded.name} was written by the workflow {loaded.state['workflow_name']}, not by {name}."
-        )
-    current = workflow.get_state()
-    compare_shapes(
-        {part: current[part] for part in SHAPED},
-        {part: loaded.state[part] for part in SHAPED},
-        where=f"checkpoint {loaded.name}",
-    )
-
-
-def check_phases(phases: tuple[PhaseSpec, ...], parts: Parts) -> None:
-    """Whatever a phase names must exist, and be found missing before the first step."""
-    for phase in phases:
-        where = f"training.phases ('{phase.name}')"
-        if phase.buffer is not None and phase.buffer not in parts.buffers:
-            names = ", ".join(parts.buffers)
-            raise ReverieError(f"{where}: there is no buffer '{phase.buffer}'; the configuration has: {names}.")
-        if phase.buffer == EVALUATION_BUFFER and phase.has_hook("collect"):
-            raise ReverieError(f"{where}: the buffer '{phase.buffer}' is for evaluations; collect into another one.")
-        for hook in phase.hooks:
-            if hook.kind == "update":
-                _check_hook(hook, parts.workflow, where=where)
-            if hook.batch is not None and phase.buffer is not None:
-                _check_batch(hook.batch, parts.buffers[phase.buffer], parts.workflow, where=where, name=phase.buffer)
-        parts.workflow.policy(phase.controller)
-
-
-def _check_hook(hook: HookSpec, workflow: WorldModelWorkflow, *, where: str) -> None:
-    method = getattr(workflow, hook.name, None)
-    if not callable(method):
-        raise ReverieError(f"{where}: the workflow {type(workflow).__name__} has no hook '{hook.name}'.")
-    batch = () if hook.batch is None else (None,)
-    try:
-        inspect.signature(method).bind(*batch, phase=None)
-    except TypeError as error:
-        given = "without a batch" if hook.batch is None else "with a batch"
-        raise ReverieError(f"{where}: '{hook.name}' cannot be called as a hook {given} ({error}).") from error
-
-
-def _check_batch(batch: BatchSpec, buffer: Buffer, workflow: WorldModelWorkflow, *, where: str, name: str) -> None:
-    if batch.sampler not in buffer.samplers:
-        has = ", ".join(buffer.samplers)
-        raise ReverieError(f"{where}: the buffer '{name}' has no sampler '{batch.sampler}'; it has: {has}.")
-    if batch.length < workflow.min_batch_length:
-        raise ReverieError(f"{where}: batch.length must be at least {workflow.min_batch_length}, got {batch.length}.")
-    if not buffer.could_sample(batch.size, batch.length + workflow.context_rows):
-        raise ReverieError(
-            f"{where}: the buffer '{name}' will never hold {batch.size} windows of {batch.length} rows; "
-            f"make buffer.{name}.capacity larger or the batch smaller."
         )

@@ -185,7 +185,7 @@ def _spread(line: Mapping[str, float]) -> tuple[float, float]:
 def _draw_losses(axes: Axes, losses: Mapping[str, Series]) -> None:
     for index, (name, series) in enumerate(losses.items()):
         # Some losses have equal values: below a thinner line, or one with gaps, both are seen.
-        style, width = LINE_STYLES[index % len(LINE_STYLES)], 1.9 if index < len(LINE_STYLES) else 0.9
+        style, width = LINE_STYLES[index % len(LINE_STYLES)], 2.4 if index < len(LINE_STYLES) else 1.0
         axes.plot(*series, linewidth=width, linestyle=style, label=name)
     # Losses differ by orders of magnitude and some are negative; symlog shows them all.
     axes.set_yscale("symlog", linthresh=0.1)

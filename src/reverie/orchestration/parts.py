@@ -1,0 +1,91 @@
+"""What a run consists of below the loop, and whether phases and checkpoints fit it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from reverie.buffers.base import Buffer
+from reverie.environments.vector import VectorEnvironment
+from reverie.orchestration.checkpoint import Loaded
+from reverie.orchestration.evaluator import EVALUATION_BUFFER, Evaluator
+from reverie.orchestration.phases import BatchSpec, HookSpec, PhaseSpec
+from reverie.orchestration.state_tree import compare_shapes
+from reverie.runtime.rng import RandomStreams
+from reverie.types import ReverieError
+from reverie.workflows.base import WorldModelWorkflow
+
+SHAPED = ("components", "controllers", "optimizers")
+"""Parts of the state whose arrays have the sizes of the model."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """What a run consists of, apart from the loop itself."""
+
+    workflow: WorldModelWorkflow
+    buffers: Mapping[str, Buffer]
+    train_env: VectorEnvironment
+    evaluator: Evaluator
+    rng: RandomStreams
+    device: torch.device
+
+
+def check_sizes(workflow: WorldModelWorkflow, loaded: Loaded) -> None:
+    """Refuse a checkpoint of another workflow or of other sizes, before anything of it is used."""
+    name = type(workflow).__name__
+    if loaded.state["workflow_name"] != name:
+        raise ReverieError(
+            f"checkpoint {loaded.name} was written by the workflow {loaded.state['workflow_name']}, not by {name}."
+        )
+    current = workflow.get_state()
+    compare_shapes(
+        {part: current[part] for part in SHAPED},
+        {part: loaded.state[part] for part in SHAPED},
+        where=f"checkpoint {loaded.name}",
+    )
+
+
+def check_phases(phases: tuple[PhaseSpec, ...], parts: Parts) -> None:
+    """Whatever a phase names must exist, and be found missing before the first step."""
+    for phase in phases:
+        where = f"training.phases ('{phase.name}')"
+        if phase.buffer is not None and phase.buffer not in parts.buffers:
+            names = ", ".join(parts.buffers)
+            raise ReverieError(f"{where}: there is no buffer '{phase.buffer}'; the configuration has: {names}.")
+        if phase.buffer == EVALUATION_BUFFER and phase.has_hook("collect"):
+            raise ReverieError(f"{where}: the buffer '{phase.buffer}' is for evaluations; collect into another one.")
+        for hook in phase.hooks:
+            if hook.kind == "update":
+                _check_hook(hook, parts.workflow, where=where)
+            if hook.batch is not None and phase.buffer is not None:
+                _check_batch(hook.batch, parts.buffers[phase.buffer], parts.workflow, where=where, name=phase.buffer)
+        parts.workflow.policy(phase.controller)
+
+
+def _check_hook(hook: HookSpec, workflow: WorldModelWorkflow, *, where: str) -> None:
+    method = getattr(workflow, hook.name, None)
+    if not callable(method):
+        raise ReverieError(f"{where}: the workflow {type(workflow).__name__} has no hook '{hook.name}'.")
+    batch = () if hook.batch is None else (None,)
+    try:
+        inspect.signature(method).bind(*batch, phase=None)
+    except TypeError as error:
+        given = "without a batch" if hook.batch is None else "with a batch"
+        raise ReverieError(f"{where}: '{hook.name}' cannot be called as a hook {given} ({error}).") from error
+
+
+def _check_batch(batch: BatchSpec, buffer: Buffer, workflow: WorldModelWorkflow, *, where: str, name: str) -> None:
+    if batch.sampler not in buffer.samplers:
+        has = ", ".join(buffer.samplers)
+        raise ReverieError(f"{where}: the buffer '{name}' has no sampler '{batch.sampler}'; it has: {has}.")
+    if batch.length < workflow.min_batch_length:
+        raise ReverieError(f"{where}: batch.length must be at least {workflow.min_batch_length}, got {batch.length}.")
+    if not buffer.could_sample(batch.size, batch.length + workflow.context_rows):
+        raise ReverieError(
+            f"{where}: the buffer '{name}' will never hold {batch.size} windows of {batch.length} rows; "
+            f"make buffer.{name}.capacity larger or the batch smaller."
+        )
