@@ -17,7 +17,7 @@ from reverie import session
 from reverie.cli import main
 from reverie.commands import doctor, tasks
 from reverie.commands import test as test_command
-from reverie.configuration import config_text
+from reverie.configuration import SECTIONS, config_text
 from reverie.environments.base import TaskInfo
 from reverie.types import ReverieError
 
@@ -202,7 +202,7 @@ def test_our_own_mistakes_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def run(folder: Path) -> Path:
     """A run folder that holds its config and nothing else."""
-    config = {"experiment": {"seed": 1}, "training": {"total_timesteps": 10}}
+    config = dict.fromkeys(SECTIONS) | {"experiment": {"seed": 1}, "training": {"total_timesteps": 10}}
     (folder / "run").mkdir()
     (folder / "run" / "config.yaml").write_text(config_text(config))
     return folder / "run"
