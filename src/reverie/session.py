@@ -32,6 +32,7 @@ from reverie.configuration import (
     with_overrides,
 )
 from reverie.orchestration.checkpoint import CheckpointConfig, CheckpointManager, Loaded
+from reverie.orchestration.command_name import reverie_command
 from reverie.orchestration.display import Display, make_display
 from reverie.orchestration.evaluator import EvaluationConfig, Evaluator
 from reverie.orchestration.logger import METRICS_FILE, LoggingConfig, check_sinks
@@ -82,7 +83,7 @@ def evaluate(
     manager = CheckpointManager(run, config=CheckpointConfig(), say=print)
     loaded = manager.load_named(checkpoint) if checkpoint else manager.load(with_replay=False)
     if loaded is None:
-        raise ReverieError(f"{run} has no checkpoint yet: go on with `reverie resume {run}` first.")
+        raise ReverieError(f"{run} has no checkpoint yet: go on with `{reverie_command('resume', str(run))}` first.")
     check_sizes(workflow, loaded)
     workflow.set_state(loaded.state)
     evaluator = Evaluator(env, episodes=episodes, seed=seed, device=device, buffer=None)

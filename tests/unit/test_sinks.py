@@ -46,15 +46,15 @@ def test_tensorboard_is_cut_to_the_line_though_the_step_stands_still(tmp_path: P
     whole, torn = tmp_path / "whole", tmp_path / "torn"
     for folder in (whole, torn):
         sink = TensorBoardSink(folder)
-        sink.rewind(step=None, line=0)
+        sink.rewind(line=0)
         write_lines(sink, range(3), step=10)
         if folder == torn:
             write_lines(sink, range(3, 5), step=10, value=100.0)
-            sink.rewind(step=10, line=3)
+            sink.rewind(line=3)
         write_lines(sink, range(3, 6), step=10)
         if folder == torn:
             sink = TensorBoardSink(folder)  # a new process: the old one was killed
-            sink.rewind(step=10, line=kept)
+            sink.rewind(line=kept)
             write_lines(sink, range(kept, 6), step=10)
         write_lines(sink, range(6, 8), step=20)
         sink.close()
@@ -63,9 +63,9 @@ def test_tensorboard_is_cut_to_the_line_though_the_step_stands_still(tmp_path: P
 
 def test_tensorboard_that_joins_late_is_cut_by_the_lines_it_has(tmp_path: Path) -> None:
     sink = TensorBoardSink(tmp_path)
-    sink.rewind(step=10, line=4)  # lines 0 to 3 were written while it was off
+    sink.rewind(line=4)  # lines 0 to 3 were written while it was off
     write_lines(sink, range(4, 8), step=10)
-    sink.rewind(step=10, line=6)
+    sink.rewind(line=6)
     write_lines(sink, range(6, 7), step=10)
     sink.close()
     assert [value for _, value in shown(tmp_path, "train/loss")] == [4.0, 5.0, 6.0]
@@ -78,7 +78,7 @@ def test_tensorboard_drops_a_line_that_a_kill_left_unfinished(tmp_path: Path, ta
     (file,) = tmp_path.iterdir()
     os.truncate(file, file.stat().st_size - tail)
     sink = TensorBoardSink(tmp_path)
-    sink.rewind(step=10, line=2)
+    sink.rewind(line=2)
     write_lines(sink, range(2, 4), step=10)
     assert [value for _, value in shown(tmp_path, "train/loss")] == [0.0, 1.0, 2.0, 3.0]
 
@@ -102,7 +102,7 @@ def test_wandb_gets_only_the_lines_it_does_not_have(tmp_path: Path, monkeypatch:
     run = FakeRun()
     monkeypatch.setattr("wandb.init", lambda **_: run)
     sink = WandbSink(tmp_path, config=WandbConfig(mode="online"), run_config={})
-    sink.rewind(step=10, line=1)
+    sink.rewind(line=1)
     for line in range(1, 4):
         sink.write({"agent_steps": 10.0 * line}, step=10 * line, line=line)
     assert run.logged == [2, 3]

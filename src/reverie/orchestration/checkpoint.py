@@ -21,6 +21,7 @@ from torch import Tensor
 
 from reverie.orchestration.array_file import array_pieces, read_arrays
 from reverie.orchestration.checkpoint_reader import CheckpointReader, Loaded
+from reverie.orchestration.command_name import reverie_command
 from reverie.orchestration.durable_files import (
     TEMPORARY_PREFIX,
     FileRecord,
@@ -205,7 +206,7 @@ class CheckpointManager:
             rest = f"the last good checkpoint {whole[-1]} is untouched" if whole else "the run has no checkpoint yet"
             raise ReverieError(
                 f"cannot {doing} in {self._folder}: {reason(error)}; {rest}. "
-                f"{remedy(error)}, then `reverie resume {self._folder}`."
+                f"{remedy(error)}, then `{reverie_command('resume', str(self._folder))}`."
             ) from error
 
     # Loading

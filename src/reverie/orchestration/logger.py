@@ -78,7 +78,6 @@ class Logger:
         self._file = LineFile(folder / METRICS_FILE)
         self._pending = _Pending()
         self._num_lines = 0
-        self._last_step: int | None = None
         self._last_updates = 0
         self._next_step = config.every_steps
 
@@ -120,7 +119,7 @@ class Logger:
 
     def reset(self) -> None:
         """Start from the beginning: an empty file, nothing pending."""
-        self._restore(_Pending(), offset=0, num_lines=0, last_step=None)
+        self._restore(_Pending(), offset=0, num_lines=0)
         self._last_updates = 0
         self._next_step = self._config.every_steps
 
@@ -130,7 +129,6 @@ class Logger:
         return {
             "offset": self._file.offset,
             "num_lines": self._num_lines,
-            "last_step": self._last_step,
             "last_updates": self._last_updates,
             "next_step": self._next_step,
             "pending": self._pending.get_state(),
@@ -140,7 +138,7 @@ class Logger:
         """Cut ``metrics.jsonl`` and the sinks back to the moment of the state and take up what was pending."""
         pending = _Pending()
         pending.set_state(state["pending"])
-        self._restore(pending, offset=state["offset"], num_lines=state["num_lines"], last_step=state["last_step"])
+        self._restore(pending, offset=state["offset"], num_lines=state["num_lines"])
         self._last_updates = state["last_updates"]
         self._next_step = state["next_step"]
 
@@ -149,11 +147,11 @@ class Logger:
         for sink in self._sinks:
             sink.close()
 
-    def _restore(self, pending: _Pending, *, offset: int, num_lines: int, last_step: int | None) -> None:
+    def _restore(self, pending: _Pending, *, offset: int, num_lines: int) -> None:
         self._file.cut(offset)
-        self._pending, self._num_lines, self._last_step = pending, num_lines, last_step
+        self._pending, self._num_lines = pending, num_lines
         for sink in self._sinks:
-            sink.rewind(step=last_step, line=num_lines)
+            sink.rewind(line=num_lines)
 
     def _write_line(self, counters: Counters, values: Mapping[str, float]) -> None:
         line = asdict(counters) | {"wall_seconds": round(counters.wall_seconds, 3)}
@@ -162,7 +160,6 @@ class Logger:
         for sink in self._sinks:
             sink.write(line, step=counters.agent_steps, line=self._num_lines)
         self._num_lines += 1
-        self._last_step = counters.agent_steps
 
 
 def _json_number(value: float) -> float | str:

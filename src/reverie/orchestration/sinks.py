@@ -83,7 +83,7 @@ class Sink(Protocol):
         """Take one line and hand it to the operating system before returning."""
         ...
 
-    def rewind(self, *, step: int | None, line: int) -> None:
+    def rewind(self, *, line: int) -> None:
         """Go back to the moment when ``line`` lines were written, the last one at ``step`` (None: no line at all)."""
         ...
 
@@ -117,7 +117,7 @@ class TensorBoardSink:
             raise self._problem(error) from error
         self._names.update(new)
 
-    def rewind(self, *, step: int | None, line: int) -> None:
+    def rewind(self, *, line: int) -> None:
         """Cut the event files. The next line begins a new one."""
         self.close()
         self._forget()
@@ -204,7 +204,7 @@ class WandbSink:
         if line >= self._next_line:
             self._run.log(dict(values), step=line, commit=True)
 
-    def rewind(self, *, step: int | None, line: int) -> None:
+    def rewind(self, *, line: int) -> None:
         """Nothing to undo: ``write`` leaves out the lines that W&B already has."""
 
     def close(self) -> None:
