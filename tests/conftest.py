@@ -38,6 +38,13 @@ def own_environment() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def own_arithmetic() -> Iterator[None]:
+    """A run inside the test process makes denormal numbers zero; hypothesis and the next test want them back."""
+    yield
+    torch.set_flush_denormal(False)
+
+
 @pytest.fixture(scope="session")
 def repo_root() -> Path:
     """The checkout these tests lie in."""

@@ -57,6 +57,8 @@ def test_losses_after_100_updates() -> None:
     workflow = small_dreamer(
         "optimizers.model.learning_rate=1.0e-3",
         "optimizers.model.warmup_updates=10",
+        "optimizers.model.decay=0",
+        "workflow.loss_weights.reconstruction=1.0",
         "workflow.horizon=15",
         "workflow.entropy_scale=1.0e-2",
         "workflow.free_nats=0.01",
