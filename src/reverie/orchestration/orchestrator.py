@@ -186,7 +186,7 @@ class Orchestrator:
         if action.kind == "collect":
             steps = self._collect()
         elif action.kind == "evaluate":
-            if not self._has_evaluated():
+            if not self._has_evaluated(self._phase.controller):
                 return  # broken off by a signal: the action is still to be done
         else:
             self._update(action.hook)
@@ -226,12 +226,12 @@ class Orchestrator:
                     self._buffer.write_back(batch.index, result.write_back)
         self._logger.add(result.metrics, prefix=PREFIXES.get(hook.name, "train"))
 
-    def _has_evaluated(self) -> bool:
+    def _has_evaluated(self, controller: str | None) -> bool:
         """Evaluate; False when a signal broke it off, which leaves no trace in the run's state."""
         before = self._parts.rng.get_state()
         with self._stopwatch.measuring("evaluate"):
             scores = self._parts.evaluator.evaluate(
-                self._workflow.policy(self._phase.controller), lambda: self._signals.received is not None
+                self._workflow.policy(controller), lambda: self._signals.received is not None
             )
         if scores is None:
             self._parts.rng.set_state(before)
@@ -250,7 +250,8 @@ class Orchestrator:
         steps, updates = self._scheduler.totals.agent_steps, self._scheduler.totals.updates
         every = self._evaluate_every
         is_due = every is not None and steps // every > self._evaluated_at // every
-        self._owes_afterwards = is_due and not self._is_evaluation_next() and not self._has_evaluated()
+        controller = self._scheduler.phases[self._acted_in].controller
+        self._owes_afterwards = is_due and not self._is_evaluation_next() and not self._has_evaluated(controller)
         if self._owes_afterwards:
             return
         if is_due:
