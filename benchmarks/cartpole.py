@@ -3,7 +3,7 @@
     python benchmarks/cartpole.py [--seeds 0 1 2 3 4] [--parallel 2]
 
 Writes benchmarks/results/dreamer_cartpole.json (curves, final evaluations, hardware, versions, commit) and a picture.
-A run uses one thread; two side by side on two cores slow each other down a little, so the times are upper bounds.
+Runs that are already finished in --folder are not run again. A run uses one thread; two side by side on two cores slow each other down a little, so the times are upper bounds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import argparse
 import json
 import subprocess
 import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,12 +29,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--parallel", type=int, default=2, help="runs side by side")
+    parser.add_argument("--folder", type=Path, default=Path("runs/benchmark_cartpole"), help="where the runs lie")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.parallel) as pool:
-        runs = list(pool.map(lambda seed: _run(seed, Path(folder)), given.seeds))
-    result = {"experiment": "dreamer_cartpole", "parallel": given.parallel, **runs[0].pop("about"), "runs": runs}
-    for run in runs:
-        run.pop("about", None)
+    with ThreadPoolExecutor(given.parallel) as pool:
+        runs = list(pool.map(lambda seed: _run(seed, given.folder), given.seeds))
+    abouts = [run.pop("about") for run in runs]
+    result = {"experiment": "dreamer_cartpole", "parallel": given.parallel, **abouts[0], "runs": runs}
+    RESULTS.mkdir(exist_ok=True)
     (RESULTS / "dreamer_cartpole.json").write_text(json.dumps(result, indent=1) + "\n")
     _draw(runs, RESULTS / "dreamer_cartpole.png")
     for run in runs:
@@ -44,6 +44,7 @@ def main() -> None:
 
 def _run(seed: int, folder: Path) -> dict[str, Any]:
     logdir = folder / f"seed{seed}"
+    # An unfinished run is resumed, a finished one only says so: the folder can be given again after an interruption.
     command = [sys.executable, "-m", "reverie", "train", f"experiment.seed={seed}", f"logdir={logdir}"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     lines = read_metrics(logdir / "metrics.jsonl")
