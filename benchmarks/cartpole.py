@@ -3,7 +3,8 @@
     python benchmarks/cartpole.py [--seeds 0 1 2 3 4] [--parallel 2]
 
 Writes benchmarks/results/dreamer_cartpole.json (curves, final evaluations, hardware, versions, commit) and a picture.
-Runs that are already finished in --folder are not run again. A run uses one thread; two side by side on two cores slow each other down a little, so the times are upper bounds.
+Runs that are already finished in --folder are not run again. A run uses one thread; two side by side on two cores slow
+each other down a little, so the times are upper bounds.
 """
 
 from __future__ import annotations
