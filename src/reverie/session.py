@@ -159,6 +159,8 @@ def _restore(
     if (loaded := own.load()) is not None:
         orchestrator.restore(loaded, own)
         display.say(f"Resuming {folder.path} at step {loaded.state['global_step']:,} (checkpoint {loaded.name}).")
+        if orchestrator.is_finished:
+            display.say("It has finished; add training.total_timesteps=N to train longer.")
     elif (fork := fork or _fork(config, display)) is not None:
         _copy_metrics(fork, folder.path)
         orchestrator.restore(fork.loaded, fork.manager)

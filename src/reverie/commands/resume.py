@@ -17,7 +17,7 @@ What may change: durations, logging, checkpointing, runtime and experiment.devic
 _EPILOG = """\
 examples:
   reverie resume runs/dreamer_cartpole-20260101-120000
-  reverie resume runs/FOLDER training.phases.0.duration_steps=50000
+  reverie resume runs/FOLDER training.total_timesteps=100000     train longer, also after the end
   reverie resume runs/FOLDER --allow my_package"""
 
 

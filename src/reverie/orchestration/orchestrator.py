@@ -116,6 +116,10 @@ class Orchestrator:
             self.save()
             raise
 
+    @property
+    def is_finished(self) -> bool:
+        return self._scheduler.current_phase() is None
+
     def counters(self) -> Counters:
         totals = self._scheduler.totals
         return Counters(
