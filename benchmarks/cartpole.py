@@ -76,7 +76,7 @@ def _draw(runs: list[dict[str, Any]], path: Path) -> None:
         axes.plot(steps, returns, marker="o", markersize=3, linewidth=1.3, label=f"seed {run['seed']}")
     axes.axhline(500, color="0.8", linewidth=0.8, zorder=0)
     axes.set(xlabel="agent steps", ylabel="evaluation return (20 episodes)", ylim=(0, 520))
-    axes.set_title("DreamerV3 on CartPole-v1: five seeds of `./reverie train`", fontsize=10)
+    axes.set_title("DreamerV3 on CartPole-v1: seeds of `./reverie train`", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8, loc="lower right")
     figure.savefig(path, dpi=150)
