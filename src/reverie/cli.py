@@ -11,6 +11,8 @@ import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
+from reverie.orchestration.command_name import reverie_command
+
 _COMMANDS = {
     "train": ("train", "train an agent; without arguments, the default experiment"),
     "resume": ("resume", "go on with a run that was interrupted, exactly where it was saved"),
@@ -22,24 +24,24 @@ _COMMANDS = {
 """Command name to its module under `reverie.commands` and a line of help."""
 
 _HELP = """\
-usage: reverie COMMAND [ARGUMENTS]
+usage: {reverie} COMMAND [ARGUMENTS]
 
 Reverie trains agents that learn a model of their world and learn to act inside it.
 
 commands:
 {commands}
 
-`reverie train` with no arguments runs the experiment `{default}` and needs no GPU.
+`{reverie} train` with no arguments runs the experiment `{default}` and needs no GPU.
 
-experiments (reverie train experiment=NAME):
+experiments ({reverie} train experiment=NAME):
 {experiments}
 
 examples:
-  reverie train                                           the default experiment, in a new folder under runs/
-  reverie train experiment={default} experiment.seed=3
-  reverie eval runs/FOLDER --episodes 20
+  {reverie} train                                           the default experiment, in a new folder under runs/
+  {reverie} train experiment={default} experiment.seed=3
+  {reverie} eval runs/FOLDER --episodes 20
 
-`reverie COMMAND --help` says more about one command; `reverie --version` prints the version.
+`{reverie} COMMAND --help` says more about one command; `{reverie} --version` prints the version.
 """
 
 
@@ -95,7 +97,12 @@ def _help() -> str:
     from reverie.commands.catalogue import default_experiment, experiments_text
 
     commands = "\n".join(f"  {name:<8}{text}" for name, (_, text) in _COMMANDS.items())
-    return _HELP.format(commands=commands, default=default_experiment(), experiments=experiments_text())
+    return _HELP.format(
+        reverie=reverie_command(),
+        commands=commands,
+        default=default_experiment(),
+        experiments=experiments_text(),
+    )
 
 
 def _version() -> str:

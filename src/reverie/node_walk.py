@@ -35,7 +35,7 @@ class CheckWalk:
                 raise ReverieError(
                     f"`{path}.{key}` is not supported: give keyword arguments, `_target_` and `_partial_`"
                 )
-        return self.made(target, given, path, is_partial=is_partial, extra=extra or {})
+        return self.made(target, given, path, is_partial=is_partial, extra=extra)
 
     def made(
         self,
@@ -46,19 +46,7 @@ class CheckWalk:
         is_partial: bool = False,
         extra: Mapping[str, Any] | None = None,
     ) -> Any:
-        self.arguments(target, given, path, is_partial=is_partial, extra=extra or {})
-        return given
-
-    def arguments(
-        self,
-        target: Callable[..., Any],
-        given: Mapping[str, Any],
-        path: str,
-        *,
-        is_partial: bool = False,
-        extra: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """The given values by name, each fitted to its annotation."""
+        """What becomes of ``target`` with the given values, each fitted to its annotation, and ``extra`` as it is."""
         filled = extra or {}
         valid = [name for name in signatures.keywords(target) if name not in filled]
         for key in given:
@@ -71,7 +59,12 @@ class CheckWalk:
             if not is_partial and name not in given and name not in filled:
                 wanted = signatures.description(hints[name]) if name in hints else "a value"
                 raise ReverieError(f"`{joined(path, name)}` is missing: it must be {wanted}")
-        return {key: self.value(hints.get(key, Any), value, joined(path, key)) for key, value in given.items()}
+        fitted = {key: self.value(hints.get(key, Any), value, joined(path, key)) for key, value in given.items()}
+        return self._called(target, {**fitted, **filled}, path, is_partial=is_partial)
+
+    def _called(self, target: Callable[..., Any], arguments: dict[str, Any], path: str, *, is_partial: bool) -> Any:
+        """The one step in which the walks differ; this one leaves it out."""
+        return arguments
 
     def value(self, annotation: Any, value: Any, path: str) -> Any:
         """``value`` as ``annotation`` wants it (a list becomes a tuple, text a Path), or a ReverieError."""
@@ -125,16 +118,7 @@ class CheckWalk:
 class BuildWalk(CheckWalk):
     """The same walk, which makes what it has checked."""
 
-    def made(
-        self,
-        target: Callable[..., Any],
-        given: Mapping[str, Any],
-        path: str,
-        *,
-        is_partial: bool = False,
-        extra: Mapping[str, Any] | None = None,
-    ) -> Any:
-        arguments = self.arguments(target, given, path, is_partial=is_partial, extra=extra) | dict(extra or {})
+    def _called(self, target: Callable[..., Any], arguments: dict[str, Any], path: str, *, is_partial: bool) -> Any:
         if is_partial:
             return functools.partial(target, **arguments)
         if not signatures.is_dataclass_type(target):

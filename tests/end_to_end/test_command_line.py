@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -72,6 +74,24 @@ def test_help_and_version_do_not_wait_for_torch() -> None:
     assert done.stdout.count("dreamer_cartpole") >= 6
 
 
+def test_help_and_mistakes_name_the_command_as_it_was_called(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], sentence: Sentence
+) -> None:
+    monkeypatch.setenv("REVERIE_COMMAND", "../checkout/reverie")
+    for command in ([], ["train"], ["resume"], ["eval"], ["test"]):
+        assert main([*command, "--help"]) == 0
+        page = capsys.readouterr().out
+        assert page.startswith(" ".join(["usage: ../checkout/reverie", *command]))
+        assert not re.search(r"(?<!/)reverie (train|resume|eval|tasks|test)\b", page)
+    assert "(see `../checkout/reverie train --help`)" in sentence("train", "--qqq")
+    assert "(see `../checkout/reverie eval --help`)" in sentence("eval")
+
+
+def test_the_help_lists_the_sizes_from_small_to_large(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--help"]) == 0
+    assert "debug, tiny, small, 1m, 12m, 25m, 50m, 100m, 200m, 400m\n" in capsys.readouterr().out
+
+
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "reverie", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -119,6 +139,10 @@ def test_a_task_brings_its_suite_whatever_its_name_contains(trained: list[DictCo
         (["experiment=dreamer_cartpol"], "unknown experiment 'dreamer_cartpol': did you mean 'dreamer_cartpole'?"),
         (["size=debgu"], "unknown size 'debgu': did you mean 'debug'?"),
         (["experiment.sed=1"], "unknown key `experiment.sed`: did you mean `experiment.seed`?"),
+        (
+            ["environment.task=gym_Acrobot-v1"],
+            "unknown key `environment.task`: `task` belongs to no section, write `task=",
+        ),
         (["siez=debug"], "unknown key `siez`: did you mean `size`?"),
         (["~experiment.sed"], "unknown key `experiment.sed`: did you mean `experiment.seed`?"),
         (["+bufer=1"], "unknown key `bufer`: did you mean `buffer`?"),
@@ -157,6 +181,21 @@ def test_hydra_shows_the_config(trained: list[DictConfig], capsys: pytest.Captur
     assert main(["train", "experiment.seed=5", "--info", "searchpath", "task=gym_Acrobot-v1"]) == 0
     assert "reverie" in capsys.readouterr().out
     assert trained == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_made"), [([], False), (["--multirun"], True), (["hydra.mode=MULTIRUN"], True)]
+)
+def test_only_a_multirun_has_a_folder_for_the_sweeper(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory, arguments: list[str], is_made: bool
+) -> None:
+    temporary, seen = tmp_path_factory.mktemp("temporary"), list[bool]()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(session, "train", lambda _config: seen.append(any(temporary.glob("reverie-sweep-*"))) or 0)
+    assert main(["train", *arguments]) == 0
+    assert seen == [is_made]
+    assert list(temporary.iterdir()) == []
+    assert list(Path.cwd().iterdir()) == []
 
 
 def test_multirun_runs_every_job_and_leaves_nothing_behind(trained: list[DictConfig], folder: Path) -> None:
@@ -202,7 +241,11 @@ def test_our_own_mistakes_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def run(folder: Path) -> Path:
     """A run folder that holds its config and nothing else."""
-    config = dict.fromkeys(SECTIONS) | {"experiment": {"seed": 1}, "training": {"total_timesteps": 10}}
+    config = dict.fromkeys(SECTIONS) | {
+        "experiment": {"seed": 1},
+        "task": "gym_CartPole-v1",
+        "training": {"total_timesteps": 10},
+    }
     (folder / "run").mkdir()
     (folder / "run" / "config.yaml").write_text(config_text(config))
     return folder / "run"
@@ -235,7 +278,9 @@ def test_eval_prints_a_table_or_json(
 
     monkeypatch.setattr(session, "evaluate", evaluate)
     assert main(["eval", str(run)]) == 0
-    assert capsys.readouterr().out.split() == ["eval/return_mean", "123.5"]
+    heading, scores = capsys.readouterr().out.splitlines()
+    assert heading == "run on gym_CartPole-v1"
+    assert scores.split() == ["eval/return_mean", "123.5"]
     assert (
         main(["eval", str(run), "--episodes", "3", "--seed", "0", "--checkpoint", "c", "--allow", "p", "--json"]) == 0
     )

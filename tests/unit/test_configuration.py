@@ -113,7 +113,7 @@ def test_section_refuses_in_words(node: dict[str, Any], sentence: str) -> None:
 
 
 def checked(target: Callable[..., Any], given: dict[str, Any]) -> None:
-    CheckWalk(allow=None).arguments(target, given, "p")
+    CheckWalk(allow=None).made(target, given, "p")
 
 
 @pytest.mark.usefixtures("parts")

@@ -161,7 +161,7 @@ def test_collecting_goes_on_while_the_buffer_holds_too_little_and_says_so_once()
     told = [message for message in messages if message is not None]
     assert len(told) == 2
     assert "'learn#1'" in told[0]
-    assert "'replay' holds too little for a batch of 2 x 4 (update)" in told[0]
+    assert "collecting until buffer 'replay' can make a batch of 2 x 4 (update)" in told[0]
     assert "'learn#2'" in told[1]
 
 

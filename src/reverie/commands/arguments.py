@@ -5,25 +5,29 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
+from reverie.orchestration.command_name import reverie_command
+
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser for one command, without abbreviations, that raises ReverieError instead of exiting."""
+    """An argument parser for one command, without abbreviations, that raises ReverieError instead of exiting.
+
+    In the texts ``%(prog)s`` stands for the command as the user calls it.
+    """
 
     def __init__(self, command: str, *, description: str, epilog: str = "", usage: str | None = None) -> None:
         super().__init__(
-            prog=f"reverie {command}",
+            prog=reverie_command(command),
             usage=usage,
             description=description,
             epilog=epilog,
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        self._command = command
 
     def error(self, message: str) -> NoReturn:
         from reverie.types import ReverieError  # imports torch, which --help must not wait for
 
-        raise ReverieError(f"{message} (see `reverie {self._command} --help`)")
+        raise ReverieError(f"{message} (see `{self.prog} --help`)")
 
     def add_allow(self) -> None:
         self.add_argument(

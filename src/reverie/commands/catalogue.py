@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import reverie
@@ -14,10 +15,10 @@ GROUPS = ("experiment", "workflow", "components", "controller", "buffer", "envir
 
 
 def options(group: str, config_dir: Path | None = None) -> dict[str, str]:
-    """Name and description of every config in ``group``. The description is the file's first comment."""
+    """Name and description of every config in ``group``, in order. The description is the file's first comment."""
     folders = [root / group for root in (CONFIGS, config_dir) if root is not None]
     found = [file for folder in folders for file in folder.glob("*.yaml")]
-    return {file.stem: _description(file) for file in sorted(found, key=lambda file: file.name)}
+    return {file.stem: _description(file) for file in sorted(found, key=_rank)}
 
 
 def default_experiment() -> str:
@@ -35,6 +36,12 @@ def experiments_text() -> str:
     return "\n".join(
         f"  {name:<{width}}  {text}{' (the default)' if name == default else ''}" for name, text in found.items()
     )
+
+
+def _rank(file: Path) -> tuple[int, str]:
+    """Sizes from small to large, everything else by name."""
+    width = re.search(r"^deter: (\d+)", file.read_text(encoding="utf-8"), flags=re.M)
+    return int(width[1]) if width and file.parent.name == "size" else 0, file.name
 
 
 def _description(file: Path) -> str:

@@ -14,9 +14,9 @@ The folder is only read: a copy on a read-only disk will do."""
 
 _EPILOG = """\
 examples:
-  reverie eval runs/dreamer_cartpole-20260101-120000
-  reverie eval runs/FOLDER --episodes 100 --seed 7
-  reverie eval runs/FOLDER --checkpoint NAME --json"""
+  %(prog)s runs/dreamer_cartpole-20260101-120000
+  %(prog)s runs/FOLDER --episodes 100 --seed 7
+  %(prog)s runs/FOLDER --checkpoint NAME --json"""
 
 
 def run(arguments: list[str]) -> int:
@@ -31,14 +31,18 @@ def run(arguments: list[str]) -> int:
 
     from reverie.configuration import read_config
 
-    read_config(given.run)
+    config = read_config(given.run)
 
     from reverie import session
 
     scores = session.evaluate(
         given.run, episodes=given.episodes, seed=given.seed, checkpoint=given.checkpoint, allow=given.allow
     )
-    print(json.dumps(scores) if given.json else _table(scores))
+    if given.json:
+        print(json.dumps(scores))
+    else:
+        print(f"{given.run.resolve().name} on {config['task']}")
+        print(_table(scores))
     return 0
 
 

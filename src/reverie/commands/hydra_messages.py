@@ -15,9 +15,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from reverie.commands.catalogue import CONFIGS, GROUPS, options
 from reverie.configuration import SECTIONS, nearest, omegaconf_sentence
+from reverie.orchestration.command_name import reverie_command
 
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)
 """What Hydra may raise while it reads arguments and composes; the job's own errors never pass through it."""
+
+
+_VALUES = ("task", "logdir")
+"""The sections that are a single value: people look for them inside other sections."""
 
 
 def sentence(error: Exception, overrides: Sequence[str], config_dir: Path | None) -> str:
@@ -54,11 +59,13 @@ def _missing_config(error: MissingConfigException, config_dir: Path | None) -> s
 
 
 def _unknown_key(key: str, overrides: Sequence[str], config_dir: Path | None) -> str:
+    parent, _, last = key.rpartition(".")
+    if last in _VALUES:
+        return f"unknown key `{key}`: `{last}` belongs to no section, write `{last}=...`"
     known = [*SECTIONS, *GROUPS, *_composed_keys(overrides, config_dir)]
     near = nearest(key, dict.fromkeys(known))
-    parent = key.rpartition(".")[0]
     siblings = [name for name in known if parent and name.rpartition(".")[0] == parent]
-    hint = f"did you mean `{near}`?" if near else "`reverie train --cfg job` shows every key"
+    hint = f"did you mean `{near}`?" if near else f"`{reverie_command('train', '--cfg', 'job')}` shows every key"
     listed = f" (valid: {', '.join(name.rpartition('.')[2] for name in siblings)})" if siblings else ""
     return f"unknown key `{key}`: {hint}{listed}"
 

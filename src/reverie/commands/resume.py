@@ -6,7 +6,7 @@ from pathlib import Path
 
 from reverie.commands.arguments import Parser
 
-_USAGE = "reverie resume RUN [KEY=VALUE ...] [--allow PACKAGE]"
+_USAGE = "%(prog)s RUN [KEY=VALUE ...] [--allow PACKAGE]"
 
 _DESCRIPTION = """\
 Go on with the run in folder RUN, from its newest whole checkpoint.
@@ -16,9 +16,9 @@ What may change: durations, logging, checkpointing, runtime and experiment.devic
 
 _EPILOG = """\
 examples:
-  reverie resume runs/dreamer_cartpole-20260101-120000
-  reverie resume runs/FOLDER training.total_timesteps=100000     train longer, also after the end
-  reverie resume runs/FOLDER --allow my_package"""
+  %(prog)s runs/dreamer_cartpole-20260101-120000
+  %(prog)s runs/FOLDER training.total_timesteps=100000     train longer, also after the end
+  %(prog)s runs/FOLDER --allow my_package"""
 
 
 def run(arguments: list[str]) -> int:

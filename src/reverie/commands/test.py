@@ -18,9 +18,9 @@ Run the tests of this checkout with pytest, in parallel; further arguments go to
 
 _EPILOG = """\
 examples:
-  reverie test
-  reverie test --all
-  reverie test tests/unit -k scheduler"""
+  %(prog)s
+  %(prog)s --all
+  %(prog)s tests/unit -k scheduler"""
 
 _MAX_WORKERS = 8  # each worker imports torch, about half a gigabyte
 

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from reverie.commands.catalogue import CONFIGS, default_experiment, experiments_text, options
+from reverie.orchestration.command_name import reverie_command
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 _HELP = """\
-usage: reverie train [KEY=VALUE ...] [OPTIONS]
+usage: {reverie} train [KEY=VALUE ...] [OPTIONS]
 
 Train an agent. Without arguments this runs the experiment `{default}` on the CPU, to its end, in a new folder
 under runs/. Ctrl-C saves and says how to go on.
@@ -26,12 +27,12 @@ experiments (experiment=NAME):
 {experiments}
 
 examples:
-  reverie train
-  reverie train experiment={default} experiment.seed=3 training.total_timesteps=50000
-  reverie train --multirun experiment.seed=1,2,3
+  {reverie} train
+  {reverie} train experiment={default} experiment.seed=3 training.total_timesteps=50000
+  {reverie} train --multirun experiment.seed=1,2,3
 
 often set:
-  experiment=NAME            what to run                          task=SUITE_TASK     `reverie tasks` lists them
+  experiment=NAME            what to run                          task=SUITE_TASK     `{reverie} tasks` lists them
   experiment.seed=N          a different run                      size=NAME           {sizes}
   experiment.device=auto     cpu, cuda, or the best there is      runtime=NAME        {runtimes}
   logdir=FOLDER              where; an existing run goes on       training.total_timesteps=N
@@ -52,12 +53,13 @@ def run(arguments: list[str]) -> int:
     from reverie.types import ReverieError
 
     flags, overrides = train_arguments.split_arguments(arguments)
-    is_multirun = "--multirun" in flags or "-m" in flags
+    is_multirun = "--multirun" in flags or "-m" in flags or "hydra.mode=MULTIRUN" in overrides
     own_configs = train_arguments.config_dir(flags)
     overrides = train_arguments.with_habits(overrides, is_multirun=is_multirun, own_configs=own_configs)
     jobs = _Jobs(is_multirun=is_multirun)
     try:
-        _call_hydra(flags, overrides, jobs)
+        with _sweep_folder(overrides, is_multirun=is_multirun) as sweep:
+            _call_hydra([*sweep, *overrides, *flags], jobs)
     except hydra_messages.CONFIG_ERRORS as error:
         raise ReverieError(hydra_messages.sentence(error, overrides, own_configs)) from error
     return jobs.code()
@@ -109,21 +111,26 @@ def _trained(config: DictConfig) -> int:
         raise ReverieError(omegaconf_sentence(error)) from error
 
 
-def _call_hydra(flags: list[str], overrides: list[str], jobs: _Jobs) -> None:
+@contextlib.contextmanager
+def _sweep_folder(overrides: list[str], *, is_multirun: bool) -> Iterator[list[str]]:
+    """The override that keeps the sweeper's `multirun.yaml` out of the working directory; it insists on writing one."""
+    if not is_multirun or any(item.startswith("hydra.sweep.dir=") for item in overrides):
+        yield []
+        return
+    with tempfile.TemporaryDirectory(prefix="reverie-sweep-") as folder:
+        yield [f"hydra.sweep.dir='{folder}'"]
+
+
+def _call_hydra(arguments: list[str], jobs: _Jobs) -> None:
     import hydra
 
     def task(config: DictConfig) -> None:
         jobs.start(config)
 
-    with tempfile.TemporaryDirectory(prefix="reverie-sweep-") as folder:
-        # Hydra's sweeper insists on writing a `multirun.yaml`; this keeps it out of the working directory.
-        sweep = (
-            [] if any(item.startswith("hydra.sweep.dir=") for item in overrides) else [f"hydra.sweep.dir='{folder}'"]
-        )
-        entry: Callable[[], None] = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="config")(task)
-        with _process_for_hydra([*sweep, *overrides, *flags]), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module=r"hydra\.")  # it quarrels with newer releases of OmegaConf
-            entry()
+    entry: Callable[[], None] = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="config")(task)
+    with _process_for_hydra(arguments), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"hydra\.")  # it quarrels with newer releases of OmegaConf
+        entry()
 
 
 @contextlib.contextmanager
@@ -153,6 +160,7 @@ def _report(error: Exception) -> None:
 
 def _help() -> str:
     return _HELP.format(
+        reverie=reverie_command(),
         default=default_experiment(),
         experiments=experiments_text(),
         sizes=", ".join(options("size")),

@@ -8,6 +8,7 @@ from pathlib import Path
 from reverie.commands.catalogue import options
 from reverie.commands.hydra_messages import unknown_option
 from reverie.configuration import nearest
+from reverie.orchestration.command_name import reverie_command
 from reverie.types import ReverieError
 
 _SWITCHES = ("--hydra-help", "--version", "--resolve", "--run", "-r", "--multirun", "-m", "--shell-completion", "-sc")
@@ -80,4 +81,4 @@ def _refuse_unknown_flag(flag: str) -> None:
     if flag not in _FLAGS:
         near = nearest(flag, [known for known in _FLAGS if known.startswith("--")])
         hint = f"did you mean `{near}`?" if near else "settings are given as key=value"
-        raise ReverieError(f"unknown option `{flag}`: {hint} (see `reverie train --help`)")
+        raise ReverieError(f"unknown option `{flag}`: {hint} (see `{reverie_command('train', '--help')}`)")

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 
 from reverie.orchestration.checkpoint import CheckpointManager, Loaded
-from reverie.orchestration.display import Display, Progress
+from reverie.orchestration.display import Display
 from reverie.orchestration.logger import Counters, Logger
 from reverie.orchestration.parts import Parts, check_sizes
 from reverie.orchestration.phase_scheduler import Action, PhaseScheduler
 from reverie.orchestration.phases import HookSpec, PhaseSpec
+from reverie.orchestration.progress_meter import ProgressMeter
 from reverie.orchestration.scoreboard import Scoreboard
 from reverie.orchestration.signals import StopSignals
 from reverie.orchestration.stopwatch import Stopwatch
@@ -55,7 +56,7 @@ class Orchestrator:
         self._owes_afterwards = False
         """A signal broke off the evaluation after the last action; what follows an action is still to be done."""
         self._signals = StopSignals()
-        self._started_at = (0, 0)
+        self._meter = ProgressMeter(phases, labels)
         self._enter_phase()
 
     def begin(self) -> None:
@@ -76,7 +77,7 @@ class Orchestrator:
         self._actions, self._evaluated_at = own["actions"], own["evaluated_at"]
         self._acted_in, self._owes_afterwards = own["acted_in"], own["owes_afterwards"]
         self._stopwatch.continue_from(own["wall_seconds"])
-        self._started_at = (self._scheduler.totals.agent_steps, self._scheduler.totals.updates)
+        self._meter.start_from(self.counters())
         self._enter_phase()
         if self._scheduler.phase_index < state["phase_state"]["phase_index"]:
             self._display.say(f"Phase '{self._phase.name}' is longer than it was: going back to it.")
@@ -279,34 +280,11 @@ class Orchestrator:
         return {f"time/{kind}": share for kind, share in self._stopwatch.shares().items()}
 
     def _show(self, *, is_last: bool = False) -> None:
-        """Rates and time left are those of this process; a resumed run starts measuring anew."""
-        counters, elapsed = self.counters(), max(self._stopwatch.elapsed_seconds, 1e-9)
-        phases, index = self._scheduler.phases, min(self._phase_index, len(self._scheduler.phases) - 1)
-        known = [phase.duration_steps for phase in phases if phase.has_hook("collect")]
-        total = sum(duration for duration in known if duration is not None) if None not in known and known else None
-        steps = counters.agent_steps - self._started_at[0]
-        left = None
-        if total is not None and steps and not is_last:
-            left = max(0.0, elapsed * (total - counters.agent_steps) / steps)
-        self._display.update(
-            Progress(
-                experiment=self.labels["experiment"],
-                task=self.labels["task"],
-                logdir=self.labels["logdir"],
-                phase=phases[index].name,
-                phase_index=index,
-                num_phases=len(phases),
-                agent_steps=counters.agent_steps,
-                total_steps=total,
-                env_frames=counters.env_frames,
-                episodes=self.scoreboard.episodes,
-                score_now=self.scoreboard.now,
-                score_best=self.scoreboard.best,
-                updates=counters.updates,
-                updates_per_second=(counters.updates - self._started_at[1]) / elapsed,
-                frames_per_second=steps * self._parts.train_env.frames_per_step / elapsed,
-                seconds_left=left,
-                shares=self._stopwatch.shares(),
-                last_eval=self.scoreboard.evaluation.get("return_mean"),
-            )
+        progress = self._meter.progress(
+            self.counters(),
+            phase_index=self._phase_index,
+            scoreboard=self.scoreboard,
+            stopwatch=self._stopwatch,
+            is_last=is_last,
         )
+        self._display.update(progress)

@@ -8,23 +8,15 @@ that comes later) is passed again, in rounds, until none is due. Everything else
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 
+from reverie.orchestration.phase_counts import PhaseCounts, Place, Totals, restored_counts
 from reverie.orchestration.phases import HookKind, HookSpec, PhaseSpec
 from reverie.types import ReverieError, State
 
 Ready = Callable[[HookSpec], bool]
 """Whether the current phase's buffer holds enough for the hook's batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where in a phase: completed cycles, index into the hooks, and whether this is the cycle's first round."""
-
-    cycle: int = 0
-    position: int = 0
-    is_first_round: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,30 +31,6 @@ class Action:
     """Position of an update that was due before this action, but whose buffer holds too little."""
 
 
-@dataclass(slots=True)
-class Totals:
-    """Counts over all phases."""
-
-    agent_steps: int = 0
-    updates: int = 0
-    cycles: int = 0
-    evaluations: int = 0
-
-
-@dataclass(slots=True)
-class _Counts:
-    """What was done in the current phase."""
-
-    performed: list[int]
-    owed: list[str]
-    """Replayed steps, as exact fractions, that an earlier phase was owed for the same hook and batch."""
-    place: Place = field(default_factory=Place)
-    steps: int = 0
-    updates: int = 0
-    waits_for: int | None = None
-    has_reported_wait: bool = False
-
-
 class PhaseScheduler:
     """Walks through the phases: ask ``next_action``, do it, tell ``advance``. Everything it remembers is saved."""
 
@@ -71,7 +39,7 @@ class PhaseScheduler:
             raise ReverieError("training.phases: the list is empty; add at least one phase.")
         self._phases = tuple(phases)
         self._totals = Totals()
-        self._left: list[_Counts] = []
+        self._left: list[PhaseCounts] = []
         """What was done in the phases before the current one."""
         self._owed: dict[HookSpec, Fraction] = {}
         """What the ratio still owes after the phases before the current one: no remainder is lost between phases."""
@@ -99,7 +67,7 @@ class PhaseScheduler:
         """How far the current phase is, from 0 to 1; 1 when all are over."""
         if self._is_finished:
             return 1.0
-        done, duration = self._done_and_duration()
+        done, duration = self._counts.done_and_duration(self._phase)
         return min(1.0, done / duration)
 
     def next_action(self, ready: Ready) -> Action | None:
@@ -145,7 +113,8 @@ class PhaseScheduler:
         if counts.waits_for is None or counts.has_reported_wait:
             return None
         counts.has_reported_wait = True
-        return f"{self._shortage(self._phase.hooks[counts.waits_for])}; collecting goes on until it holds enough."
+        batch = _batch_text(self._phase.hooks[counts.waits_for])
+        return f"Phase '{self._phase.name}': collecting until buffer '{self._phase.buffer}' can make {batch}."
 
     def get_state(self) -> State:
         """Everything above as plain numbers and strings."""
@@ -190,8 +159,7 @@ class PhaseScheduler:
                 f"training.phases: the phase '{self._phase.name}' has {len(self._phase.hooks)} hooks, but "
                 f"{len(saved['performed'])} in the checkpoint; restore its workflow_hooks or start a new run."
             )
-        self._counts = _Counts(**{one.name: saved[one.name] for one in fields(_Counts)})
-        self._counts.performed, self._counts.place = list(saved["performed"]), Place(**saved["place"])
+        self._counts = restored_counts(saved)
         self._debts = [Fraction(debt) for debt in saved["owed"]]
 
     def _is_over(self) -> bool:
@@ -206,7 +174,7 @@ class PhaseScheduler:
             self._owed.get(hook, Fraction(0)) if self._is_counted_by_ratio(position) else Fraction(0)
             for position, hook in enumerate(phase.hooks)
         ]
-        self._counts = _Counts(performed=[0] * len(phase.hooks), owed=[str(debt) for debt in self._debts])
+        self._counts = PhaseCounts(performed=[0] * len(phase.hooks), owed=[str(debt) for debt in self._debts])
         counted = [position for position in range(len(phase.hooks)) if self._is_counted_by_ratio(position)]
         collects = [position for position, hook in enumerate(phase.hooks) if hook.kind == "collect"]
         # Without counted hooks the stretch is empty and lies behind the end, where nothing reaches it.
@@ -284,23 +252,10 @@ class PhaseScheduler:
         if self._phase.has_hook("collect"):
             return False
         raise ReverieError(
-            f"{self._shortage(hook)}, and this phase does not collect; put an online phase before it, "
-            "name a fuller buffer or choose a smaller batch."
+            f"Phase '{self._phase.name}': buffer '{self._phase.buffer}' holds too little for {_batch_text(hook)}, "
+            "and this phase does not collect; put an online phase before it, name a fuller buffer or choose a smaller "
+            "batch."
         )
-
-    def _shortage(self, hook: HookSpec) -> str:
-        assert hook.batch is not None, "only a batch can be too large for a buffer"
-        batch = f"a batch of {hook.batch.size} x {hook.batch.length} ({hook.name})"
-        return f"Phase '{self._phase.name}': buffer '{self._phase.buffer}' holds too little for {batch}"
-
-    def _done_and_duration(self) -> tuple[int, int]:
-        phase, counts = self._phase, self._counts
-        if phase.duration_steps is not None:
-            return counts.steps, phase.duration_steps
-        if phase.duration_updates is not None:
-            return counts.updates, phase.duration_updates
-        assert phase.duration_cycles is not None, "the parser lets no phase through without a duration"
-        return counts.place.cycle, phase.duration_cycles
 
     def _has_all_updates(self) -> bool:
         duration = self._phase.duration_updates
@@ -311,6 +266,11 @@ class PhaseScheduler:
         if self._phase.duration_steps is not None:
             return self._counts.steps >= self._phase.duration_steps
         return self._phase.duration_cycles is not None and cycle >= self._phase.duration_cycles
+
+
+def _batch_text(hook: HookSpec) -> str:
+    assert hook.batch is not None, "only hooks with a batch wait for a buffer"
+    return f"a batch of {hook.batch.size} x {hook.batch.length} ({hook.name})"
 
 
 def _always_ready(_hook: HookSpec) -> bool:

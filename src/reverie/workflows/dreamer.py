@@ -81,7 +81,7 @@ class DreamerV3(WorldModelWorkflow):
         if context.spaces.action.classes is None:
             raise ReverieError(
                 f"this workflow chooses discrete actions, but the task's action is continuous with shape "
-                f"{context.spaces.action.shape}: choose a task with discrete actions (`reverie tasks` lists them)."
+                f"{context.spaces.action.shape}: choose a task with discrete actions (the command `tasks` lists them)."
             )
         components, controllers = context.components, context.controllers
         self._encoder = components.find("encoder", VectorEncoder)

@@ -54,7 +54,7 @@ def _vector_spaces(spaces: Mapping[str, Space]) -> dict[str, Space]:
         if space.is_image or len(space.shape) > 1:
             raise ReverieError(
                 f"observation '{key}' has shape {space.shape}; this experiment's encoder reads vectors only: "
-                "choose a task with vector observations (`reverie tasks` lists them)."
+                "choose a task with vector observations (the command `tasks` lists them)."
             )
     return {key: spaces[key] for key in sorted(spaces)}
 
