@@ -49,7 +49,7 @@ def problem_of(backend: Backend) -> str | None:
     try:
         child = subprocess.run(
             # -P: the suites beside the probe must not hide the packages whose names they bear.
-            [sys.executable, "-P", str(_HERE / "rendering_probe.py")],
+            [sys.executable, "-P", str(_HERE / "probe.py")],
             env={**os.environ, **dict(backend.variables)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
