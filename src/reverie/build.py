@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -98,8 +99,23 @@ def assemble(config: DictConfig, *, device: torch.device, allow: Allow) -> Parts
     section(SizeConfig, config.size, path="size")
     rng = RandomStreams(experiment.seed, device=device)
     train_env = environments(config, num_envs=None, seed=derived_seed(experiment.seed, "train") % 2**31, allow=allow)
-    eval_env = evaluation_environment(config, episodes=evaluation.episodes, allow=allow)
-    streams = {EVALUATION_BUFFER: eval_env.num_envs}
+    with ExitStack() as stack:
+        stack.callback(train_env.close)  # its processes must not outlive a mistake in what follows
+        parts = _assembled_around(train_env, config, evaluation=evaluation, rng=rng, device=device, allow=allow)
+        stack.pop_all()
+    return parts
+
+
+def _assembled_around(
+    train_env: VectorEnvironment,
+    config: DictConfig,
+    *,
+    evaluation: EvaluationConfig,
+    rng: RandomStreams,
+    device: torch.device,
+    allow: Allow,
+) -> Parts:
+    streams = {EVALUATION_BUFFER: min(evaluation.envs, evaluation.episodes)}
     buffers: dict[str, Buffer] = {
         str(name): instantiate(
             node,
@@ -114,9 +130,9 @@ def assemble(config: DictConfig, *, device: torch.device, allow: Allow) -> Parts
         config, spaces=train_env.spaces, train_env=train_env, rng=rng, device=device, allow=allow
     )
     evaluator = Evaluator(
-        eval_env,
+        lambda: evaluation_environment(config, episodes=evaluation.episodes, allow=allow),
         episodes=evaluation.episodes,
-        seed=experiment.seed,
+        seed=plain(config.experiment)["seed"],
         device=device,
         buffer=buffers.get(EVALUATION_BUFFER),
     )

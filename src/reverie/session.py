@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from reverie.orchestration.display import Display, make_display
 from reverie.orchestration.evaluator import EvaluationConfig, Evaluator
 from reverie.orchestration.logger import METRICS_FILE, LoggingConfig, check_sinks
 from reverie.orchestration.orchestrator import Orchestrator
-from reverie.orchestration.parts import check_phases, check_sizes
+from reverie.orchestration.parts import Parts, check_phases, check_sizes
 from reverie.orchestration.report import Summary, closing_commands, final_table, learning_curve
 from reverie.orchestration.run_folder import RunFolder, new_run_folder
 from reverie.runtime.device import RuntimeConfig, chosen_device, prepare_torch
@@ -86,7 +86,7 @@ def evaluate(
         raise ReverieError(f"{run} has no checkpoint yet: go on with `{reverie_command('resume', str(run))}` first.")
     check_sizes(workflow, loaded)
     workflow.set_state(loaded.state)
-    evaluator = Evaluator(env, episodes=episodes, seed=seed, device=device, buffer=None)
+    evaluator = Evaluator(lambda: env, episodes=episodes, seed=seed, device=device, buffer=None)
     try:
         return evaluator.evaluate(workflow.policy(None)) or {}
     finally:
@@ -119,6 +119,11 @@ def _run(config: DictConfig, path: Path | None, *, allow: Allow) -> int:
     section(CheckpointConfig, config.checkpoint, path="checkpoint")
     prepare_torch(section(RuntimeConfig, config.runtime, path="runtime"))
     parts = assemble(config, device=chosen_device(experiment.device), allow=allow)
+    with closing(parts):
+        return _run_with(parts, config, path, experiment=experiment)
+
+
+def _run_with(parts: Parts, config: DictConfig, path: Path | None, *, experiment: ExperimentConfig) -> int:
     check_phases(phases_of(config), parts)
     display = make_display()
     config["logdir"] = None if path is None else str(path)

@@ -8,7 +8,7 @@ Axis letters in names: B batch, T time, N environments (streams), H imagined ste
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -40,6 +40,13 @@ def require(name: str, value: float, *, at_least: float, at_most: float = float(
     if not at_least <= value <= at_most:
         limits = f"at least {at_least}" if at_most == float("inf") else f"from {at_least} to {at_most}"
         raise ReverieError(f"`{name}` must be {limits}, got {value}.")
+
+
+def require_choice(name: str, value: str, choices: Iterable[str]) -> None:
+    """Refuse a word of the configuration that is not among its ``choices``."""
+    known = list(choices)
+    if value not in known:
+        raise ReverieError(f"`{name}` must be one of {', '.join(known)}, got {value}.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,6 +111,8 @@ class Observation:
     is_terminal: Tensor
     scores: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     """By environment, where an episode ends here: what it is also measured by."""
+    lost: frozenset[int] = frozenset()
+    """Environments whose episode ends here because their simulator was lost, and not by the task or its time limit."""
 
     def to(self, device: torch.device) -> Observation:
         return Observation(
@@ -113,6 +122,7 @@ class Observation:
             is_last=self.is_last.to(device),
             is_terminal=self.is_terminal.to(device),
             scores=self.scores,
+            lost=self.lost,
         )
 
 

@@ -257,6 +257,15 @@ def test_a_good_environment_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.splitlines()[-1] == "Train on it: reverie train task=gym:zoo:Good-v0"
 
 
+def test_settings_may_follow_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["gym:zoo:Good-v0", "--steps", "20", "environment.simulator.resume=restart"]) == 0
+    out = capsys.readouterr().out
+    assert "resume    by restart" in out
+    assert " in 20 steps" in out
+    with pytest.raises(ReverieError, match="unrecognized arguments: --stpes"):
+        run(["gym:zoo:Good-v0", "--stpes"])
+
+
 def test_settings_change_what_is_tried(capsys: pytest.CaptureFixture[str]) -> None:
     code = run(["gym:zoo:Never-v0", "environment.simulator.resume=restart", "environment.in_workers=false"])
     out = capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -122,6 +123,12 @@ def test_a_task_belongs_to_the_suite_before_its_first_mark() -> None:
         suites.suite_of("gym")
 
 
+def test_a_suite_of_ones_own_may_call_its_tasks_what_it_likes() -> None:
+    assert suites.suite_of("walk", own=["walk"]) == suites.suite_of("walk_far", own=["walk"]) == "walk"
+    with pytest.raises(ReverieError, match="did you mean the suite walk"):
+        suites.suite_of("wlak_far", own=["walk"])
+
+
 def test_spaces_in_words() -> None:
     assert suites.space_words(Space(shape=(64, 64, 3), dtype="uint8")) == "uint8 64x64x3"
     assert suites.space_words(Space(shape=(), dtype="int64", classes=5)) == "1 of 5"
@@ -150,9 +157,37 @@ def test_a_child_is_not_left_behind() -> None:
     assert hanging_children() == []
 
 
-def hanging_children() -> list[str]:
-    """Command lines of our child processes that answer questions."""
-    found = subprocess.run(["ps", "-ww", "--ppid", str(os.getpid()), "-o", "args="], capture_output=True, text=True)
+def test_whoever_leaves_the_descriptions_early_ends_the_children_at_once() -> None:
+    calm = [trap("Calm")] * 12  # as many as one child is given
+    asking = descriptions([*calm, *[trap("Hang")] * 12])
+    assert next(asking).problem is None
+    start = time.monotonic()
+    asking.close()
+    assert time.monotonic() - start < 5
+    assert hanging_children() == []
+
+
+def test_ctrl_c_leaves_the_list_of_tasks_at_once() -> None:
+    # No terminal can press the keys here; a signal to the main process alone is what the children would not survive.
+    command = [sys.executable, "-m", "reverie", "tasks", trap("Hang")]
+    path = os.pathsep.join(sys.path)
+    asking = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path})
+    deadline = time.monotonic() + 60
+    while not hanging_children(asking.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    children = hanging_children(asking.pid)
+    asking.send_signal(signal.SIGINT)
+    start = time.monotonic()
+    assert asking.communicate(timeout=60)[1] == "reverie: interrupted\n"
+    assert time.monotonic() - start < 5
+    assert len(children) == 1
+    assert asking.returncode == 130
+
+
+def hanging_children(parent: int | None = None) -> list[str]:
+    """Command lines of the child processes that answer questions; ours where no ``parent`` is named."""
+    asked = ["ps", "-ww", "--ppid", str(parent or os.getpid()), "-o", "args="]
+    found = subprocess.run(asked, capture_output=True, text=True)
     return [line for line in found.stdout.splitlines() if "task_descriptions" in line]
 
 
@@ -182,6 +217,14 @@ def test_without_a_pattern_the_suites_are_listed(
     assert heading.split() == ["suite", "tasks", "example", "runs", "here"]
     assert line.split() == ["gym", str(len(suites.tasks_of("gym"))), "gym_CartPole-v1", "yes"]
     assert any("reverie train task=" in text for text in rest)
+
+
+def test_an_observation_of_many_keys_is_shortened() -> None:
+    assert tasks.short_observation("vector: float32 4") == "vector: float32 4"
+    many = ", ".join(f"key_{index}: float32 {index}" for index in range(9))
+    assert tasks.short_observation(many) == "key_0: float32 0, key_1: float32 1, ... and 7 more"
+    assert tasks.short_observation(many, width=len(many)) == many
+    assert tasks.short_observation(f"{'k' * 80}: float32 1, b: float32 2") == f"{'k' * 80}: float32 1, ... and 1 more"
 
 
 def test_patterns_are_parts_or_globs() -> None:
@@ -222,8 +265,3 @@ def test_doctor_names_what_is_in_the_way(monkeypatch: pytest.MonkeyPatch, capsys
     assert capsys.readouterr().out.splitlines()[-2:] == ["Not usable here: suite x.", "Not ready: see disk."]
     monkeypatch.setattr(doctor, "findings", lambda: iter(findings[1:]))
     assert main(["doctor"]) == 0
-
-
-def test_little_room_is_in_the_way() -> None:
-    assert [doctor.disk(size).verdict for size in (2**29, 2**31)] == ["BAD", "ok"]
-    assert [doctor.shared_memory(size).verdict for size in (2**20, 2**26)] == ["BAD", "ok"]

@@ -48,6 +48,11 @@ def report(make: Any, game: str) -> dict[str, Any]:
                 reloaded.close()
                 reloaded = make(task="procgen_" + game)
                 reloaded.set_state(saved)
+        try:
+            ours.step(np.array(-1))  # which the package takes for a reset
+            problems.append(f"level {level}: the action -1 was played")
+        except ValueError:
+            pass
     return {"problems": problems, "steps": steps, "terminals": int(terminals)}
 
 

@@ -216,7 +216,7 @@ def test_an_unknown_game_names_the_nearest(task: str, hint: str) -> None:
         ({"max_frames": 0}, "max_frames` must be at least 1"),
         ({"noops": -1}, "noops` must be at least 0"),
         ({"sticky": 1.5}, "sticky` must be from 0.0 to 1.0"),
-        ({"lives": "discount"}, "lives` must be unused or terminal"),
+        ({"lives": "discount"}, "lives` must be one of unused, terminal"),
         ({"resize": "cubic"}, "resize` must be one of bilinear, area, nearest"),
     ],
 )

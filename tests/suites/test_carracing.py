@@ -37,7 +37,7 @@ def controls(steps: int, seed: int = 0) -> np.ndarray:
 
 def digest() -> str:
     one = env()
-    seen = [one.reset(3), *(one.step(action) for action in controls(30))]
+    seen = [one.reset(3), *(one.step(action) for action in controls(10))]
     return hashlib.sha256(repr(bits(seen)).encode()).hexdigest()
 
 
@@ -87,13 +87,13 @@ def test_an_open_drive_is_replayed_in_another_object_without_drawing_it(monkeypa
     one.reset(0)
     one.step(controls(1)[0])
     one.reset(3)  # not the first drive of this object
-    seen = [one.step(action) for action in controls(40)]
+    seen = [one.step(action) for action in controls(15)]
     drawn = []
     draw = type(other._env)._render
     monkeypatch.setattr(type(other._env), "_render", lambda self, mode: drawn.append(mode) or draw(self, mode))
-    assert bits([other.replay(3, controls(40))]) == bits(seen[-1:])
+    assert bits([other.replay(3, controls(15))]) == bits(seen[-1:])
     assert len(drawn) == 1
-    after = controls(15, seed=1)
+    after = controls(5, seed=1)
     assert bits([one.step(action) for action in after]) == bits([other.step(action) for action in after])
     assert bits([other.replay(3, controls(0))]) == bits([one.reset(3)])
 

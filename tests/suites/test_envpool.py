@@ -113,6 +113,7 @@ def test_the_seed_decides_the_levels() -> None:
         ({"distribution_mode": "extreme"}, "must be one of easy, hard, exploration, got extreme"),
         ({"num_levels": -1}, "num_levels` must be at least 0"),
         ({"start_level": -1}, "start_level` must be at least 0"),
+        ({"start_level": 3}, "set num_levels too"),
         ({"num_envs": 0}, "num_envs` must be at least 1"),
         ({"num_threads": -1}, "num_threads` must be at least 0"),
     ],

@@ -613,8 +613,8 @@ def test_a_float_image_outside_its_bounds_is_refused() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"resume": "state"}, "cannot resume by 'state'"),
-        ({"action_repeat": 0}, "action_repeat is 0"),
+        ({"resume": "state"}, "`resume` must be one of replay, restart, got state"),
+        ({"action_repeat": 0}, "`action_repeat` must be at least 1, got 0"),
         ({"options": {"nope": 1}}, "nope"),
     ],
 )

@@ -21,7 +21,7 @@ import torch
 
 from reverie import cli
 from reverie.build import environments
-from reverie.commands.composition import IN_WORKERS, composed
+from reverie.commands.composition import composed
 from reverie.environments.isolated import interpreters, procgen
 from reverie.environments.isolated.interpreters import interpreter_python
 from reverie.environments.parallel.maker import Maker
@@ -127,7 +127,7 @@ def children() -> set[str]:
 @pytest.mark.usefixtures("procgen_python")
 def test_the_config_gives_a_thousand_good_rows_and_leaves_no_process() -> None:
     before = children()
-    config = composed("procgen_fruitbot", ["experiment=random_cartpole", "environment=procgen_isolated", IN_WORKERS])
+    config = composed("procgen_fruitbot", ["experiment=random_cartpole", "environment=procgen_isolated"])
     envs = environments(config, num_envs=2, seed=0, allow=None)
     try:
         assert len(children() - before) == 2
@@ -152,8 +152,8 @@ def test_a_killed_run_leaves_no_simulator() -> None:
     code = (
         "import os, signal, pathlib\n"
         "from reverie.build import environments\n"
-        "from reverie.commands.composition import IN_WORKERS, composed\n"
-        "chosen = ['experiment=random_cartpole', 'environment=procgen_isolated', IN_WORKERS]\n"
+        "from reverie.commands.composition import composed\n"
+        "chosen = ['experiment=random_cartpole', 'environment=procgen_isolated']\n"
         "config = composed('procgen_maze', chosen)\n"
         "envs = environments(config, num_envs=1, seed=0, allow=None)\n"
         "envs.observe()\n"

@@ -14,7 +14,7 @@ import pytest
 from reverie.environments.memorymaze import MemoryMazeEnvironment, task_info, task_names
 from reverie.types import ReverieError, Timestep
 
-ACTIONS = np.array([1, 4, 1, 5, 2, 1, 1, 3], dtype=np.int64)
+ACTIONS = np.array([1, 4, 5, 2], dtype=np.int64)
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def test_a_seed_gives_the_maze_of_the_package_and_a_replay_its_last_row(maze: Me
     draws = maze._env.physics.render
     assert is_same(maze.replay(5, ACTIONS), seen)  # after other episodes in the same object
     assert maze._env.physics.render.__func__ is draws.__func__
-    assert not is_same(maze.replay(6, ACTIONS), seen)
+    assert not is_same(maze.replay(6, ACTIONS[:1]), seen)
 
 
 def test_a_replay_draws_the_first_image_and_the_last(
@@ -70,8 +70,8 @@ def test_a_replay_draws_the_first_image_and_the_last(
     assert len(drawn) == 2 * at_reset + 1
 
 
-def test_positions_are_given_where_asked_for() -> None:
-    env = MemoryMazeEnvironment(task="memorymaze_11x11", positions=True)
+def test_positions_and_a_shorter_limit_are_given_where_asked_for() -> None:
+    env = MemoryMazeEnvironment(task="memorymaze_11x11", positions=True, episode_steps=2)
     timestep = env.reset(2)
     assert {key: (value.shape, str(value.dtype)) for key, value in timestep.obs.items()} == {
         key: (space.shape, space.dtype) for key, space in env.spaces.obs.items()
@@ -81,25 +81,33 @@ def test_positions_are_given_where_asked_for() -> None:
     for x, y in [agent, *targets]:
         assert open_cells[int(y), int(x)] == 1.0
     assert set(np.unique(open_cells)) == {0.0, 1.0}
+    steps = [env.step(np.array(0)) for _ in range(2)]
+    assert [(step.is_last, step.is_terminal) for step in steps] == [(False, False), (True, False)]
     env.close()
 
 
-@pytest.mark.parametrize(("task", "steps"), [("9x9", 1000), ("11x11", 2000), ("13x13", 3000), ("15x15", 4000)])
-def test_the_time_limit_is_the_published_one_and_not_terminal(task: str, steps: int) -> None:
-    name = f"memorymaze_{task}"
-    assert task_info(name).episode_steps == steps
-    assert name in task_names()
-    env = MemoryMazeEnvironment(task=name)
-    env.reset(3)
-    inner = env._env.env
+def test_the_time_limits_are_those_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = MemoryMazeEnvironment(task="memorymaze_9x9")  # imports the package
+    import memory_maze.tasks as tasks
+
+    monkeypatch.setattr(tasks, "_memory_maze", lambda size, targets, seconds, **_: (size, targets, seconds))
+    for name in task_names():
+        size, _, seconds = getattr(tasks, f"memory_maze_{name.removeprefix('memorymaze_')}")()
+        assert name == f"memorymaze_{size}x{size}"
+        assert task_info(name).episode_steps == seconds * tasks.DEFAULT_CONTROL_FREQ
+    env.close()
+
+
+def test_the_time_limit_is_not_terminal(maze: MemoryMazeEnvironment) -> None:
+    maze.reset(3)
+    inner = maze._env.env
     while not hasattr(inner, "_time_limit"):
         inner = inner.env
     # The clock is put forward to the last step but one: an episode takes a minute.
-    inner._physics.data.time = (steps - 2) * inner.control_timestep()
-    assert not env.step(np.array(0)).is_last
-    last = env.step(np.array(0))
+    inner._physics.data.time = (1000 - 2) * inner.control_timestep()
+    assert not maze.step(np.array(0)).is_last
+    last = maze.step(np.array(0))
     assert (last.is_last, last.is_terminal) == (True, False)
-    env.close()
 
 
 def test_the_import_leaves_no_trace(maze: MemoryMazeEnvironment, caplog: pytest.LogCaptureFixture) -> None:
@@ -113,5 +121,7 @@ def test_the_import_leaves_no_trace(maze: MemoryMazeEnvironment, caplog: pytest.
 def test_what_cannot_be_made_is_refused(maze: MemoryMazeEnvironment) -> None:
     with pytest.raises(ReverieError, match=r"^There is no task memorymaze_9x8: did you mean memorymaze_9x9\?$"):
         MemoryMazeEnvironment(task="memorymaze_9x8")
+    with pytest.raises(ReverieError, match=r"^`episode_steps` must be from 1 to 1000, got 1001\.$"):
+        MemoryMazeEnvironment(task="memorymaze_9x9", episode_steps=1001)
     with pytest.raises(ValueError, match="the action 6 is outside 0 to 5"):
         maze.step(np.array(6))

@@ -161,7 +161,7 @@ def test_the_picture_is_the_right_way_up() -> None:
 def test_what_cannot_be_made_is_refused_in_one_sentence(reach: MetaworldEnvironment) -> None:
     for options, sentence in (
         ({"task": "metaworld_reach-v2"}, "There is no task metaworld_reach-v2: did you mean metaworld_reach-v3?"),
-        ({"observation": "pixels"}, "`observation` must be state, vision or both, got pixels."),
+        ({"observation": "pixels"}, "`observation` must be one of state, vision, both, got pixels."),
         ({"episode_steps": 251}, "`episode_steps` must be from 1 to 250, got 251."),
         ({"size": 481}, "`size` must be from 1 to 480, got 481."),
         (

@@ -16,7 +16,7 @@ import torch
 
 from reverie import cli
 from reverie.build import environments
-from reverie.commands.composition import IN_WORKERS, composed
+from reverie.commands.composition import composed
 from reverie.environments.isolated import interpreters
 from reverie.environments.isolated.minecraft import ACTIONS, MILESTONES, MinecraftEnvironment, ReverieError
 from reverie.environments.isolated.recipes import RECIPES
@@ -242,7 +242,7 @@ def stand_in_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.usefixtures("stand_in_interpreter")
 def test_the_config_runs_it_in_workers() -> None:
     overrides = ["experiment=random_cartpole", "environment.simulator.episode_steps=3"]
-    config = composed(TASK, [*overrides, "environment=minecraft", IN_WORKERS])
+    config = composed(TASK, [*overrides, "environment=minecraft"])
     envs = environments(config, num_envs=2, seed=0, allow=None)
     try:
         assert envs.spaces.action.classes == 25
@@ -264,6 +264,48 @@ def test_the_config_runs_it_in_workers() -> None:
     finally:
         envs.close()
     assert task_info(TASK).problem is None
+
+
+def children() -> set[str]:
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="utf-8").split())
+
+
+@pytest.mark.usefixtures("stand_in_interpreter")
+def test_a_thousand_rows_are_aligned_and_no_process_is_left() -> None:
+    before = children()
+    overrides = ["experiment=random_cartpole", "environment=minecraft", "environment.simulator.episode_steps=40"]
+    envs = environments(composed(TASK, overrides), num_envs=2, seed=0, allow=None)
+    try:
+        assert len(children() - before) == 2, "a worker each, though nobody asked for workers"
+        seen, num_ends = envs.observe(), 0
+        assert seen.is_first.all()
+        rng = torch.Generator().manual_seed(1)
+        for _ in range(500):
+            last, seen = seen, envs.step(torch.randint(25, (2,), generator=rng))
+            assert torch.equal(seen.is_first, last.is_last)
+            assert not (seen.is_terminal & ~seen.is_last).any()
+            assert not seen.reward[seen.is_first].any()
+            for key, space in envs.spaces.obs.items():
+                value = seen.obs[key]
+                assert tuple(value.shape) == (2, *space.shape), key
+                assert str(value.dtype).removeprefix("torch.") == space.dtype, key
+                assert torch.isfinite(value.float()).all(), key
+            # What is held now is never more than the most of the episode, which a first row begins anew.
+            assert (seen.obs["inventory"] <= seen.obs["inventory_max"]).all()
+            assert not seen.obs["inventory_max"][seen.is_first].any()
+            num_ends += int(seen.is_last.sum())
+        assert num_ends == 2 * (500 // 41)
+    finally:
+        envs.close()
+    assert children() <= before
+
+
+def test_an_action_outside_is_refused(make: Make) -> None:
+    env = make()
+    env.reset(1)
+    for action in (-1, 25):
+        with pytest.raises(ValueError, match=f"the action {action} is outside 0 to 24"):
+            env.step(np.array(action))
 
 
 @pytest.mark.usefixtures("stand_in_interpreter")

@@ -85,12 +85,11 @@ def test_every_level_resets_and_steps_and_its_mission_fits() -> None:
         if task in GROWN:
             continue
         one = MinigridEnvironment(task=task)
-        for seen in walk(one, 1, 5):
+        for seen in walk(one, 1, 2):
             assert seen.obs.keys() == one.spaces.obs.keys()
             for key, space in one.spaces.obs.items():
                 assert (seen.obs[key].shape, seen.obs[key].dtype) == (space.shape, np.dtype(space.dtype))
-        for seed in range(2, 6):
-            one.reset(seed)
+        one.reset(2)
         one.close()
 
 
@@ -103,13 +102,15 @@ def test_a_level_without_its_pictures_says_so() -> None:
 
 
 def test_every_process_plays_the_same_levels() -> None:
-    tasks = [task for task in TASKS if "Seq" in task or "Obstacles-R" in task or "ObstructedMaze-2" in task]
-    assert len(tasks) >= 6
-    code = f"from test_minigrid import digest\nprint(digest({tasks!r}, 30))"
+    tasks = [
+        *("minigrid_BabyAI-SynthSeq-v0", "minigrid_Dynamic-Obstacles-Random-5x5-v0"),
+        *("minigrid_ObstructedMaze-2Dlhb-v0", "minigrid_BabyAI-GoToSeqS5R2-v0"),
+    ]
+    code = f"from test_minigrid import digest\nprint(digest({tasks!r}, 20))"
     environment = {**os.environ, "PYTHONHASHSEED": "11"}
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [digest(tasks, 30)]  # and nothing else is printed
+    assert done.stdout.splitlines() == [digest(tasks, 20)]  # and nothing else is printed
 
 
 @pytest.mark.parametrize("task", ["minigrid_Dynamic-Obstacles-8x8-v0", "minigrid_BabyAI-SynthSeq-v0"])

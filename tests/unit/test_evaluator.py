@@ -62,7 +62,7 @@ def evaluator(
 ) -> Evaluator:
     remaining = iter(lengths)
     env = SeparateEnvironments(lambda: Fixed(next(remaining)), num_envs=len(lengths), seed=0, in_workers=False)
-    return Evaluator(env, episodes=episodes, seed=seed, device=torch.device("cpu"), buffer=buffer)
+    return Evaluator(lambda: env, episodes=episodes, seed=seed, device=torch.device("cpu"), buffer=buffer)
 
 
 @pytest.mark.parametrize(("lengths", "episodes"), [([4, 4, 4], 3), ([4, 4, 4], 7), ([4], 5), ([4, 4, 4], 4)])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import gc
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,25 +15,27 @@ import pytest
 import torch
 from torch import Tensor
 
+from reverie.environments.episodes import EpisodeTracker
 from reverie.environments.parallel.maker import Maker
 from reverie.environments.parallel.separate import SeparateEnvironments
 from reverie.types import Observation, ReverieError
 
 WORLD = '''
-import os, signal, sys
+import os, signal, subprocess, sys, time
+from pathlib import Path
 import numpy as np
 from reverie.environments.base import Environment
 from reverie.types import ReverieError, Space, Spaces, Timestep
 
 
 class World(Environment):
-    """Noise that a seed fixes. Action 1 raises, 2 kills the process, 3 refuses; ``mode`` may break it in other ways."""
+    """Noise that a seed fixes. Action 1 raises, 2 kills the process, 3 refuses, 4 hangs; ``mode`` breaks more."""
 
     task = "own_world"
     frames_per_step = 2
     spaces = Spaces(
         obs={"image": Space(shape=(4, 4, 3), dtype="uint8"), "vector": Space(shape=(2,), dtype="float32")},
-        action=Space(shape=(), dtype="int64", classes=4),
+        action=Space(shape=(), dtype="int64", classes=5),
     )
 
     def __init__(self, *, resume="replay", mode="fine", length=7):
@@ -42,6 +44,9 @@ class World(Environment):
         assert os.environ["PYTHONHASHSEED"] == "0"
         if mode == "stillborn":
             raise RuntimeError("no engine")
+        if mode == "has a helper":
+            helper = subprocess.Popen(["sleep", "600"])
+            Path(__file__).with_name(f"helper-{helper.pid}").touch()
         if mode == "refuses":
             raise ReverieError("own_world wants another option: set mode=fine.")
 
@@ -59,6 +64,8 @@ class World(Environment):
             os.kill(os.getpid(), signal.SIGKILL)
         if action == 3:
             raise ReverieError("own_world cannot do 3: choose another action.")
+        if action == 4:
+            time.sleep(600)
         self._steps += 1
         return self._timestep()
 
@@ -71,7 +78,14 @@ class World(Environment):
         bits = self._rng.bit_generator.state["state"]
         return {"steps": self._steps, "bits": {key: str(value) for key, value in bits.items()}}
 
+    def replay(self, seed, actions):
+        if self._mode == "dies when restored":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().replay(seed, actions)
+
     def set_state(self, state):
+        if self._mode == "dies when restored":
+            os.kill(os.getpid(), signal.SIGKILL)
         self._rng, self._steps = np.random.default_rng(0), int(state["steps"])
         bits = {key: int(value) for key, value in state["bits"].items()}
         self._rng.bit_generator.state = {**self._rng.bit_generator.state, "state": bits}
@@ -127,6 +141,14 @@ def is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def all_leave(processes: list[int]) -> bool:
+    """Whether they end within some seconds: a killed process needs a moment."""
+    deadline = time.monotonic() + 20
+    while any(is_alive(pid) for pid in processes) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not any(is_alive(pid) for pid in processes)
 
 
 def test_workers_give_the_rows_that_the_same_simulators_give_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,8 +303,68 @@ def test_a_refusal_is_passed_on_at_once() -> None:
         envs.close()
 
 
-def test_close_leaves_no_process_and_no_shared_memory() -> None:
-    shared = set(Path("/dev/shm").iterdir())
+@pytest.mark.parametrize("resume", ["state", "replay"])
+def test_a_death_while_an_episode_is_brought_back_cuts_it_and_is_counted(resume: str) -> None:
+    first, second = worlds(resume=resume), worlds(resume=resume, mode="dies when restored")
+    try:
+        first.observe()
+        first.step(action(0, 0))
+        second.set_state(first.get_state())
+        assert second.inexact is not None
+        assert "died while it was brought back" in second.inexact
+        assert second.deaths == 2
+        assert len(second.notices()) == 2
+        back = second.observe()
+        assert back.is_last.all()
+        assert back.lost == {0, 1}
+        assert second.step(action(0, 0)).is_first.all()
+    finally:
+        first.close()
+        second.close()
+
+
+def test_an_episode_whose_simulator_was_lost_counts_for_no_score() -> None:
+    envs, tracker = worlds(num_envs=2, length=3), EpisodeTracker(2)
+    try:
+        ended = tracker.add(envs.observe())
+        for step in range(3):
+            ended |= tracker.add(envs.step(action(0, 2 if step == 1 else 0)))
+        assert set(ended) == {0}
+        assert envs.deaths == 1
+    finally:
+        envs.close()
+
+
+def test_a_refusal_leaves_no_answer_unread() -> None:
+    envs, calm = worlds(), worlds()
+    try:
+        envs.observe()
+        calm.observe()
+        with pytest.raises(ReverieError, match="cannot do 3"):
+            envs.step(action(3, 0))
+        calm.step(action(0, 0))
+        assert torch.equal(calm.observe().obs["image"][1], torch.from_numpy(envs._board.obs["image"][1].copy()))
+        assert not envs._seats[1]._channel.poll()  # type: ignore[attr-defined]
+    finally:
+        envs.close()
+        calm.close()
+
+
+@pytest.mark.parametrize("end", ["close", "death"])
+def test_what_a_simulator_has_started_ends_with_it(end: str, tmp_path: Path) -> None:
+    envs = worlds(num_envs=1, mode="has a helper")
+    (helper,) = [int(file.name.partition("-")[2]) for file in tmp_path.glob("helper-*")]
+    assert is_alive(helper)
+    if end == "death":
+        envs.observe()
+        envs.step(action(2))
+        assert all_leave([helper])
+    envs.close()
+    assert all_leave([int(file.name.partition("-")[2]) for file in tmp_path.glob("helper-*")])
+
+
+def test_close_leaves_no_process_and_no_descriptor() -> None:
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
     envs = worlds(num_envs=4)
     workers = pids(envs)
     envs.observe()
@@ -290,7 +372,9 @@ def test_close_leaves_no_process_and_no_shared_memory() -> None:
     envs.close()
     envs.close()
     assert not any(is_alive(pid) for pid in workers)
-    assert set(Path("/dev/shm").iterdir()) <= shared
+    del envs  # and with it the memory that it has mapped
+    gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
 
 
 def test_workers_leave_when_their_parent_is_killed() -> None:
@@ -300,7 +384,7 @@ def test_workers_leave_when_their_parent_is_killed() -> None:
         "envs = test_workers.worlds(num_envs=2)\n"
         "envs.observe()\n"
         "print(*test_workers.pids(envs), flush=True)\n"
-        "while True: envs.step(torch.tensor([0, 0]))\n"
+        "envs.step(torch.tensor([4, 0]))\n"
     )
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     parent = subprocess.Popen(
@@ -309,15 +393,10 @@ def test_workers_leave_when_their_parent_is_killed() -> None:
     assert parent.stdout is not None
     workers = [int(pid) for pid in parent.stdout.readline().split()]
     assert len(workers) == 2
-    os.kill(workers[0], signal.SIGSTOP)  # busy, as far as anybody outside can tell
-    time.sleep(0.2)
+    time.sleep(0.5)
     parent.kill()
     parent.wait()
-    os.kill(workers[0], signal.SIGCONT)
-    deadline = time.monotonic() + 20
-    while any(is_alive(pid) for pid in workers) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(is_alive(pid) for pid in workers)
+    assert all_leave(workers)
 
 
 def _children() -> set[str]:

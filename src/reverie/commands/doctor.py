@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from reverie.commands.arguments import Parser
+from reverie.commands.machine_memory import Memory, machine_memory
 from reverie.orchestration.command_name import reverie_command
 
 _DESCRIPTION = """\
@@ -25,6 +26,7 @@ the way; its line says how to get it."""
 _GIB = 2**30
 _MIB = 2**20
 _MIN_DISK_BYTES = 1 * _GIB
+_MIN_MEMORY_BYTES = 2 * _GIB
 _MIN_SHARED_BYTES = 16 * _MIB
 _STEP_SECONDS = 120.0
 _CORE_SUITES = ("builtin", "gym")
@@ -64,7 +66,7 @@ def findings() -> Iterator[Finding]:
     yield from _torch()
     yield rendering()
     yield disk(shutil.disk_usage(os.curdir).free)
-    yield Finding(name="memory", text=f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / _GIB:.1f} GiB")
+    yield memory(machine_memory())
     if Path("/dev/shm").is_dir():
         yield shared_memory(shutil.disk_usage("/dev/shm").free)
     yield from stepped([example_of(name) for name in suite_names()])
@@ -79,6 +81,18 @@ def disk(free_bytes: int) -> Finding:
     return Finding(name="disk", text=f"{text}; free at least 1 GiB", verdict="BAD")
 
 
+def memory(found: Memory) -> Finding:
+    """Whether a run fits: torch and one simulator take about a gigabyte, and the buffer comes on top."""
+    available = found.total_bytes if found.available_bytes is None else found.available_bytes
+    left = "" if found.available_bytes is None else f", {available / _GIB:.1f} GiB available"
+    text = f"{found.total_bytes / _GIB:.1f} GiB{' (the limit of this container)' if found.is_limit else ''}{left}"
+    if available >= _MIN_MEMORY_BYTES:
+        return Finding(name="memory", text=text)
+    return Finding(
+        name="memory", text=f"{text}; a run needs 2 GiB: end other programs or raise the limit", verdict="BAD"
+    )
+
+
 def shared_memory(free_bytes: int) -> Finding:
     """Whether worker processes have room for their observations; containers often come with very little."""
     text = f"{free_bytes / _MIB:.0f} MiB free in /dev/shm"
@@ -88,14 +102,21 @@ def shared_memory(free_bytes: int) -> Finding:
 
 
 def rendering() -> Finding:
-    """Which way to draw works here. Most tasks need none, so that none is not in the way."""
-    from reverie.environments.rendering.choice import rendering_backend
+    """Which way to draw works here, and why each other does not. Most tasks need none, so none is not in the way."""
+    from reverie.environments.rendering.choice import rendering_backend, tried_backends
     from reverie.types import ReverieError
 
     try:
-        return Finding(name="OpenGL", text=rendering_backend())
+        tried = tried_backends()
+        chosen = rendering_backend()  # for the suites that take their step below
     except ReverieError as error:
         return Finding(name="OpenGL", text=str(error), verdict="--")
+    if tried.get(chosen, "not tried") is not None:  # what was remembered could not be written over
+        text = f"runs use {chosen}, which does not draw: delete the files rendering-*.json in the cache of reverie"
+        return Finding(name="OpenGL", text=text, verdict="--")
+    return Finding(
+        name="OpenGL", text="; ".join([chosen, *(f"not {name}: {why}" for name, why in tried.items() if why)])
+    )
 
 
 def stepped(tasks: Sequence[str], *, timeout_seconds: float = _STEP_SECONDS) -> Iterator[Finding]:

@@ -36,7 +36,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("task", metavar="TASK", help="the task, suite included")
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="settings, as for `train`")
     parser.add_argument("--steps", type=positive, default=500, metavar="N", help="random steps to take (default: 500)")
-    given = parser.parse_args(arguments)
+    given = parser.parse_intermixed_args(arguments)
 
     from reverie.commands.composition import IN_WORKERS, composed
 

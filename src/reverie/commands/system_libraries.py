@@ -7,23 +7,34 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 from reverie.types import ReverieError
 
 _PACKAGES = {
     "libEGL.so.1": "libegl1",
-    "libEGL_mesa.so.0": "libgl1-mesa-dri",
+    "libEGL_mesa.so.0": "libegl-mesa0",
     "libOpenGL.so.0": "libopengl0",
     "libQt5Gui.so.5": "libqt5gui5",
 }
 """By the library: the package of Debian and Ubuntu that brings it. EGL draws for MuJoCo, Qt for envpool's Procgen."""
+_DRIVER_PACKAGE = "libgl1-mesa-dri"
+_DRIVER_FILES = ("dri/swrast_dri.so", "*/dri/swrast_dri.so", "libgallium-*.so", "*/libgallium-*.so")
+"""What Mesa draws with in software; one of these is enough. Mesa loads it itself, from a folder of its own."""
+_LIBRARY_FOLDERS = (Path("/usr/lib"), Path("/usr/lib64"))
 
 
-def missing_packages() -> list[str]:
-    """What to install so that every suite can run; empty where nothing is missing or the system is no Linux."""
+def missing_packages(library_folders: Sequence[Path] = _LIBRARY_FOLDERS) -> list[str]:
+    """What to install so that every suite can run; empty where nothing is missing or the system is no Linux.
+
+    Libraries are found as every program finds them, Mesa's driver in ``library_folders``.
+    """
     if sys.platform != "linux":
         return []
-    return [package for library, package in _PACKAGES.items() if not _is_found(library)]
+    missing = [package for library, package in _PACKAGES.items() if not _is_found(library)]
+    has_driver = any(any(folder.glob(file)) for folder in library_folders for file in _DRIVER_FILES)
+    return missing if has_driver else [*missing, _DRIVER_PACKAGE]
 
 
 def install_packages() -> None:
@@ -34,7 +45,10 @@ def install_packages() -> None:
     command = ["apt-get", "install", "-y", "-qq", *packages]
     print(f"reverie: the suites need system libraries: {' '.join(command)}", file=sys.stderr, flush=True)
     if shutil.which("apt-get") is None or os.geteuid() != 0:
-        raise ReverieError(f"the tests of every suite need {', '.join(packages)}: install them as root and try again")
+        raise ReverieError(
+            f"the tests of every suite need {', '.join(packages)}: install them as root and try again, or give "
+            "`--as-it-is` to test without them"
+        )
     for step in (["apt-get", "update", "-qq"], command):
         if subprocess.run(step, stdout=subprocess.DEVNULL, check=False).returncode != 0:
             raise ReverieError(f"`{' '.join(step)}` failed: mend what it says above and try again")

@@ -57,6 +57,14 @@ def short_problem(info: TaskInfo) -> str:
     return (info.problem or "").removeprefix(f"{info.name} ")
 
 
+def short_observation(text: str, *, width: int = 60) -> str:
+    """The first keys of an observation, as many as fit (at least one), and how many more there are."""
+    keys = text.split(", ")
+    shorter = [", ".join([*keys[:count], f"... and {len(keys) - count} more"]) for count in range(len(keys) - 1, 0, -1)]
+    choices = [text, *shorter]
+    return next((choice for choice in choices if len(choice) <= width), choices[-1])
+
+
 def _chosen(pattern: str) -> list[str]:
     from reverie.environments.suites import suite_names, tasks_of
 
@@ -105,10 +113,11 @@ def _no_match(pattern: str) -> ReverieError:
 
 
 def _row(info: TaskInfo) -> tuple[str, ...]:
+    observation = short_observation(info.observation)
     steps = "no limit" if info.episode_steps is None else str(info.episode_steps)
     if info.problem is not None:
-        return info.name, info.observation, info.action, "", "", short_problem(info)
-    return info.name, info.observation, info.action, steps, str(info.frames_per_step), "yes"
+        return info.name, observation, info.action, "", "", short_problem(info)
+    return info.name, observation, info.action, steps, str(info.frames_per_step), "yes"
 
 
 def _show(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:

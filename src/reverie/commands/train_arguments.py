@@ -7,8 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from reverie.commands.catalogue import CONFIGS, default_experiment, options
-from reverie.commands.hydra_messages import unknown_option
 from reverie.configuration import nearest
+from reverie.environments.suites import suite_of
 from reverie.orchestration.command_name import reverie_command
 from reverie.types import ReverieError
 
@@ -76,12 +76,9 @@ def chosen_environment(overrides: list[str], own_configs: Path | None) -> str:
 
 
 def _suite(tasks: list[str], own_configs: Path | None) -> str:
-    suites = list(options("environment", own_configs))
-    wanted = ["gym" if task.startswith("gym:") else task.partition("_")[0] for task in tasks]
-    for task, suite in zip(tasks, wanted, strict=True):
-        if suite not in suites:
-            problem = unknown_option("suite", suite, suites)
-            raise ReverieError(f"cannot find the task '{task}': {problem}; a task is named SUITE_TASK")
+    packaged = options("environment")
+    own = [name for name in options("environment", own_configs) if name not in packaged]
+    wanted = [suite_of(task, own=own) for task in tasks]
     if len(set(wanted)) > 1:
         raise ReverieError(f"the tasks of one multirun must share a suite, got {', '.join(dict.fromkeys(wanted))}")
     return wanted[0]

@@ -8,11 +8,12 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from reverie.environments.actions import class_index
 from reverie.environments.atari_console import FIRE, NOOP, Console, emulator_package, game_names
 from reverie.environments.atari_picture import Picture, Resize
 from reverie.environments.base import Environment, Resume, TaskInfo
 from reverie.environments.task_lines import described, require_task, unavailable
-from reverie.types import ReverieError, Space, Spaces, State, Timestep, require
+from reverie.types import ReverieError, Space, Spaces, State, Timestep, require, require_choice
 
 Lives = Literal["unused", "terminal"]
 
@@ -89,7 +90,7 @@ class AtariEnvironment(Environment):
         return self._timestep(0.0, is_first=True, is_last=False, is_terminal=False)
 
     def step(self, action: np.ndarray) -> Timestep:
-        chosen = self._actions[self._index(action)]
+        chosen = self._actions[class_index(action, len(self._actions))]
         reward, is_last, is_terminal = 0.0, False, False
         for frame in range(self.frames_per_step):
             reward += self._frame(chosen)
@@ -143,12 +144,6 @@ class AtariEnvironment(Environment):
         is_lost = self._is_life_terminal and 0 < self._lives < before
         return is_lost or self._console.is_over
 
-    def _index(self, action: np.ndarray) -> int:
-        index = int(action)
-        if not 0 <= index < len(self._actions):
-            raise ValueError(f"the action {index} is outside 0 to {len(self._actions) - 1}")
-        return index
-
     def _timestep(self, reward: float, *, is_first: bool, is_last: bool, is_terminal: bool) -> Timestep:
         obs = {"image": self._picture.image()}
         return Timestep(obs=obs, reward=reward, is_first=is_first, is_last=is_last, is_terminal=is_terminal)
@@ -161,8 +156,7 @@ def _check(task: str, *, sticky: float, lives: str, action_repeat: int, noops: i
     require("environment.simulator.action_repeat", action_repeat, at_least=1)
     require("environment.simulator.noops", noops, at_least=0)
     require("environment.simulator.max_frames", max_frames, at_least=1)
-    if lives not in get_args(Lives):
-        raise ReverieError(f"`environment.simulator.lives` must be unused or terminal, got {lives}.")
+    require_choice("environment.simulator.lives", lives, get_args(Lives))
 
 
 def task_names() -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from reverie.environments.actions import class_indices
 from reverie.environments.atari import task_names
 from reverie.environments.atari_console import emulator_package
 from reverie.environments.atari_picture import checked_size
@@ -72,9 +73,7 @@ class AtariBatch(BatchSimulator):
         return self._pool.reset(seed=self._seeds)
 
     def step(self, action: np.ndarray) -> BatchTimestep:
-        if action.min() < 0 or action.max() >= self.spaces.action.dim:
-            raise ValueError(f"an action is outside 0 to {self.spaces.action.dim - 1}")
-        return self._pool.step(action)
+        return self._pool.step(class_indices(action, self.spaces.action.dim))
 
     def close(self) -> None:
         self._pool.close()

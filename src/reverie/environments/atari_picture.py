@@ -9,7 +9,7 @@ import numpy as np
 
 from reverie.environments.atari_console import Console
 from reverie.environments.base import simulator_package
-from reverie.types import ReverieError, Space, State, require
+from reverie.types import ReverieError, Space, State, require, require_choice
 
 Resize = Literal["bilinear", "area", "nearest"]
 
@@ -94,6 +94,7 @@ def _resizer(
     method: Resize, screen: tuple[int, int, int], size: tuple[int, int], task: str
 ) -> Callable[[np.ndarray], np.ndarray]:
     """From a screen to a fresh array of ``size`` (height, width)."""
+    require_choice("environment.simulator.resize", method, get_args(Resize))
     height, width = size
     if method == "bilinear":
         pillow = simulator_package("PIL.Image", task=task, extra="atari")
@@ -102,9 +103,7 @@ def _resizer(
     if method == "area":
         opencv = simulator_package("cv2", task=task, extra="atari")
         return lambda image: opencv.resize(image, (width, height), interpolation=opencv.INTER_AREA)
-    if method == "nearest":
-        # The pixel at the upper left, as OpenCV takes it: half of the size keeps rows and columns 0, 2, 4, ...
-        rows = np.arange(height) * screen[0] // height
-        columns = np.arange(width) * screen[1] // width
-        return lambda image: image[rows[:, None], columns]
-    raise ReverieError(f"`environment.simulator.resize` must be one of {', '.join(get_args(Resize))}, got {method}.")
+    # The pixel at the upper left, as OpenCV takes it: half of the size keeps rows and columns 0, 2, 4, ...
+    rows = np.arange(height) * screen[0] // height
+    columns = np.arange(width) * screen[1] // width
+    return lambda image: image[rows[:, None], columns]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from reverie.environments.actions import class_index
 from reverie.environments.base import Environment, Resume, TaskInfo, simulator_package
 from reverie.environments.task_lines import described, require_task, unavailable
 from reverie.types import ReverieError, Space, Spaces, Timestep
@@ -66,10 +67,7 @@ class BsuiteEnvironment(Environment):
         return Timestep(obs=obs, reward=0.0, is_first=True, is_last=False, is_terminal=False)
 
     def step(self, action: np.ndarray) -> Timestep:
-        index = int(action)
-        if not 0 <= index < self.spaces.action.dim:
-            raise ValueError(f"the action {index} is outside 0 to {self.spaces.action.dim - 1}")
-        native = self._env.step(index)
+        native = self._env.step(class_index(action, self.spaces.action.dim))
         is_last = bool(native.last())
         return Timestep(
             obs=self._obs(native.observation),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from reverie.environments.actions import class_index, clipped
 from reverie.environments.base import Environment, Resume, TaskInfo
 from reverie.environments.builtin_games import Board, Corridor, Doors, Game, Reach, Recall
 from reverie.environments.task_lines import described, require_task
@@ -51,8 +52,9 @@ class BuiltinEnvironment(Environment):
         return Timestep(obs=obs, reward=0.0, is_first=True, is_last=False, is_terminal=False)
 
     def step(self, action: np.ndarray) -> Timestep:
-        self._check(action)
-        reward, is_terminal = self._game.play(action)
+        space = self._game.action
+        checked = clipped(action) if space.classes is None else np.array(class_index(action, space.dim))
+        reward, is_terminal = self._game.play(checked)
         self._steps += 1
         return Timestep(
             obs=self._game.observation(),
@@ -71,14 +73,6 @@ class BuiltinEnvironment(Environment):
     def set_state(self, state: State) -> None:
         self._steps = int(state["steps"])
         self._game.set_state(state["game"])
-
-    def _check(self, action: np.ndarray) -> None:
-        space = self._game.action
-        if space.classes is None:
-            if not np.isfinite(action).all():
-                raise ValueError(f"the action {action} is not finite")
-        elif not 0 <= int(action) < space.dim:
-            raise ValueError(f"the action {int(action)} is outside 0 to {space.dim - 1}")
 
 
 def task_names() -> list[str]:

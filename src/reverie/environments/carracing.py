@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from reverie.environments.actions import class_index, clipped
 from reverie.environments.base import Environment, Resume, TaskInfo, simulator_package
 from reverie.environments.task_lines import described, require_task, unavailable
 from reverie.types import ReverieError, Space, Spaces, Timestep, require
@@ -59,7 +60,7 @@ class CarracingEnvironment(Environment):
         return Timestep(obs=obs, reward=0.0, is_first=True, is_last=False, is_terminal=False)
 
     def step(self, action: np.ndarray) -> Timestep:
-        native = pedals(action) if self._is_continuous else _button(action)
+        native = pedals(action) if self._is_continuous else class_index(action, self.spaces.action.dim)
         screen: Any = None
         info: dict[str, Any] = {}
         total, is_last, is_terminal = 0.0, False, False
@@ -128,14 +129,5 @@ def task_info(task: str) -> TaskInfo:
 
 def pedals(action: np.ndarray) -> np.ndarray:
     """Steering, gas and brake in the simulator's ranges, from [-1, 1]; the last axis has these three."""
-    if not np.isfinite(action).all():
-        raise ValueError(f"the action {action} is not finite")
-    clipped = np.clip(action, -1.0, 1.0).astype(np.float32)
-    return np.concatenate([clipped[..., :1], (clipped[..., 1:] + 1.0) / 2.0], axis=-1)
-
-
-def _button(action: np.ndarray) -> int:
-    index = int(action)
-    if not 0 <= index < 5:
-        raise ValueError(f"the action {index} is outside 0 to 4")
-    return index
+    given = clipped(action).astype(np.float32)
+    return np.concatenate([given[..., :1], (given[..., 1:] + 1.0) / 2.0], axis=-1)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 from reverie.environments.child_process import serve
 serve(sys.argv[2])"""
+_STOP_SECONDS = 0.1
+"""How long a thread that waits for an answer may overlook that it should stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +33,22 @@ class NoAnswer:
     why: str
 
 
-def answers(module: str, questions: Sequence[str], *, timeout_seconds: float) -> Generator[Any, None, None]:
+class StoppedError(Exception):
+    """Raised instead of an answer once ``stop`` was set."""
+
+
+def answers(
+    module: str, questions: Sequence[str], *, timeout_seconds: float, stop: threading.Event | None = None
+) -> Generator[Any, None, None]:
     """What ``module.answer(question)`` gives for each question, in order, or a `NoAnswer`.
 
     One child process answers as long as it lives and does so in time; then a new one goes on with the next question.
+    Another thread may set ``stop``: the child is then ended at once, and `StoppedError` is raised.
     """
+    stop = stop or threading.Event()
     answered = 0
     while answered < len(questions):
-        for answer in _life(module, questions[answered:], timeout_seconds):
+        for answer in _life(module, questions[answered:], timeout_seconds, stop):
             answered += 1
             yield answer
 
@@ -55,7 +66,7 @@ def serve(module: str) -> None:
     os._exit(0)  # simulators leave threads and exit handlers behind that can hang
 
 
-def _life(module: str, questions: Sequence[str], timeout_seconds: float) -> Iterator[Any]:
+def _life(module: str, questions: Sequence[str], timeout_seconds: float, stop: threading.Event) -> Iterator[Any]:
     """The answers of one child process; the last is a `NoAnswer` where it did not answer them all."""
     with tempfile.TemporaryFile() as log:
         child = subprocess.Popen(
@@ -75,7 +86,7 @@ def _life(module: str, questions: Sequence[str], timeout_seconds: float) -> Iter
                 child.stdin.write("".join(f"{question}\n" for question in questions))
                 child.stdin.close()
             for _ in questions:
-                line = lines.get(timeout=timeout_seconds)
+                line = _next_line(lines, timeout_seconds, stop)
                 if not line:
                     yield NoAnswer(_crash(child.wait(), log))
                     return
@@ -86,6 +97,19 @@ def _life(module: str, questions: Sequence[str], timeout_seconds: float) -> Iter
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, 9)
             child.wait()
+
+
+def _next_line(lines: queue.Queue[str], timeout_seconds: float, stop: threading.Event) -> str:
+    """The next line; raises `queue.Empty` where none comes in time, and `StoppedError`."""
+    deadline = time.monotonic() + timeout_seconds
+    while not stop.is_set():
+        left = deadline - time.monotonic()
+        try:
+            return lines.get(timeout=min(max(left, 0.0), _STOP_SECONDS))
+        except queue.Empty:
+            if left <= _STOP_SECONDS:
+                raise
+    raise StoppedError
 
 
 def _read(stream: IO[str], lines: queue.Queue[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from reverie.environments.actions import class_index
 from reverie.environments.base import Environment, Resume, TaskInfo, simulator_package
 from reverie.environments.task_lines import described, require_task, unavailable
 from reverie.types import ReverieError, Space, Spaces, Timestep, require
@@ -51,7 +52,7 @@ class CrafterEnvironment(Environment):
         return Timestep(obs={"image": _own(image)}, reward=0.0, is_first=True, is_last=False, is_terminal=False)
 
     def step(self, action: np.ndarray) -> Timestep:
-        image, reward, is_last, info = self._env.step(self._index(action))
+        image, reward, is_last, info = self._env.step(class_index(action, self.spaces.action.dim))
         return Timestep(
             obs={"image": _own(image)},
             reward=float(reward),
@@ -89,12 +90,6 @@ class CrafterEnvironment(Environment):
         if env._world.daylight < 0.5:  # the noise of the night
             env._world.random.uniform(32, 127, tuple(env._local_view._grid * (env._size // env._view)))
         return np.zeros(self.spaces.obs["image"].shape, np.uint8)
-
-    def _index(self, action: np.ndarray) -> int:
-        index = int(action)
-        if not 0 <= index < self.spaces.action.dim:
-            raise ValueError(f"the action {index} is outside 0 to {self.spaces.action.dim - 1}")
-        return index
 
 
 class OrderedSet(dict[Any, None]):

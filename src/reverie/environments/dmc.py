@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
+from reverie.environments.actions import clipped
 from reverie.environments.base import Environment, Resume, TaskInfo
 from reverie.environments.rendering.choice import blind_package, drawing_package, first_drawing
 from reverie.environments.task_lines import described, require_task, unavailable
-from reverie.types import ReverieError, Space, Spaces, Timestep, require
+from reverie.types import ReverieError, Space, Spaces, Timestep, require, require_choice
+
+Kind = Literal["proprio", "vision", "both"]
 
 _TASKS: dict[str, tuple[str, ...]] = {
     "acrobot": ("swingup", "swingup_sparse"),
@@ -59,7 +62,7 @@ class DmcEnvironment(Environment):
         self,
         *,
         task: str,
-        observation: Literal["proprio", "vision", "both"] = "proprio",
+        observation: Kind = "proprio",
         action_repeat: int = 1,
         size: int = 64,
         camera: int = -1,
@@ -67,7 +70,7 @@ class DmcEnvironment(Environment):
         shadows: bool = True,
     ) -> None:
         require_task(task, task_names())
-        _require_choice(observation)
+        require_choice("observation", observation, get_args(Kind))
         require("action_repeat", action_repeat, at_least=1)
         require("frame_stack", frame_stack, at_least=1)
         self.task, self.frames_per_step = task, action_repeat
@@ -120,9 +123,7 @@ class DmcEnvironment(Environment):
         return Timestep(obs=obs, reward=0.0, is_first=True, is_last=False, is_terminal=False)
 
     def _step(self, action: np.ndarray, *, is_seen: bool) -> Timestep:
-        if not np.isfinite(action).all():
-            raise ValueError(f"the action {action} is not finite")
-        share = np.minimum(np.maximum(action.astype(np.float64), -1.0), 1.0) + 1.0
+        share = clipped(action).astype(np.float64) + 1.0
         # The arithmetic of dm_control's own action_scale, so that the bits agree with those who use it.
         scaled = np.minimum(self._low + self._scale * share, self._high)
         reward, native = 0.0, None
@@ -205,8 +206,3 @@ def _action_range(spec: Any) -> tuple[np.ndarray, np.ndarray]:
 def _require_view(model: Any, *, camera: int, size: int) -> None:
     require("camera", camera, at_least=0, at_most=int(model.ncam) - 1)
     require("size", size, at_least=1, at_most=min(int(model.vis.global_.offwidth), int(model.vis.global_.offheight)))
-
-
-def _require_choice(observation: str) -> None:
-    if observation not in ("proprio", "vision", "both"):
-        raise ReverieError(f"`observation` must be proprio, vision or both, got {observation}.")

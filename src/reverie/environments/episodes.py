@@ -30,7 +30,7 @@ class MeanScores:
 
 
 class EpisodeTracker:
-    """Add every observation once; an episode comes out with its last one."""
+    """Add every observation once; an episode comes out with its last one, unless its simulator was lost."""
 
     def __init__(self, num_envs: int) -> None:
         self._score = np.zeros(num_envs, np.float64)
@@ -41,7 +41,7 @@ class EpisodeTracker:
         is_first, is_last = seen.is_first.numpy(), seen.is_last.numpy()
         self._score = np.where(is_first, 0.0, self._score) + seen.reward.numpy().astype(np.float64)
         self._length = np.where(is_first, 0, self._length + 1)
-        ended = np.flatnonzero(is_last).tolist()
+        ended = [i for i in np.flatnonzero(is_last).tolist() if i not in seen.lost]
         return {
             i: Episode(score=float(self._score[i]), length=int(self._length[i]), scores=seen.scores.get(i, {}))
             for i in ended

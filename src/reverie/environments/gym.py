@@ -13,7 +13,7 @@ import numpy as np
 
 from reverie.environments.base import Environment, Resume, TaskInfo
 from reverie.environments.task_lines import described, unavailable
-from reverie.types import ReverieError, Spaces, Timestep
+from reverie.types import ReverieError, Spaces, Timestep, require, require_choice
 
 _FIVE_VALUES = "step() must return (observation, reward, terminated, truncated, info)"
 
@@ -41,10 +41,8 @@ class GymEnvironment(Environment):
         from reverie.environments.gym_actions import ActionWriter
         from reverie.environments.gym_spaces import ObsReader
 
-        if resume not in ("replay", "restart"):
-            raise ReverieError(f"A Gymnasium environment cannot resume by '{resume}': use 'replay' or 'restart'.")
-        if action_repeat < 1:
-            raise ReverieError(f"action_repeat is {action_repeat}, but at least 1 is needed.")
+        require_choice("resume", resume, ("replay", "restart"))
+        require("action_repeat", action_repeat, at_least=1)
         self.task = task
         self.frames_per_step = action_repeat
         self.native = gym_registry.made(task, dict(options or {}))

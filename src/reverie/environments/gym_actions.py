@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
+from reverie.environments.actions import class_index, clipped
 from reverie.environments.gym_spaces import class_space
 from reverie.types import ReverieError, Space
 
@@ -42,21 +42,14 @@ class ActionWriter:
         if self.space.is_discrete:
             return self._classes(action)
         assert isinstance(self._native, gym_spaces.Box)
-        wide = action.astype(np.float64)
-        if not math.isfinite(wide.sum()):
-            raise ValueError(f"the action {action} is not finite")
-        # Minimum and maximum, because np.clip takes longer than a step of a small simulator.
-        share = (np.minimum(np.maximum(wide, -1.0), 1.0).reshape(self._low.shape) + 1.0) * 0.5
+        share = (clipped(action).astype(np.float64).reshape(self._low.shape) + 1.0) * 0.5
         # Weighting both ends gives the bounds themselves at -1 and 1; the rest removes what rounding may add between.
         scaled = self._low * (1.0 - share) + self._high * share
         return np.minimum(np.maximum(scaled, self._low), self._high).astype(self._native.dtype)
 
     def _classes(self, action: np.ndarray) -> Any:
         if isinstance(self._native, gym_spaces.Discrete):
-            index = int(action)
-            if not 0 <= index < self._native.n:
-                raise ValueError(f"the action {index} is outside 0 to {self._native.n - 1}")
-            return np.int64(index + self._native.start)
+            return np.int64(class_index(action, int(self._native.n)) + self._native.start)
         assert isinstance(self._native, (gym_spaces.MultiDiscrete, gym_spaces.MultiBinary))
         if not ((action >= 0) & (action < self._num)).all():
             raise ValueError(f"the action {action.tolist()} is outside its classes {self._num.tolist()}")

@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from reverie.environments.actions import class_index
 from reverie.environments.base import Environment, Resume, TaskInfo
 from reverie.environments.rendering.choice import drawing_package, first_drawing
 from reverie.environments.task_lines import described, require_task, unavailable
-from reverie.types import ReverieError, Space, Spaces, Timestep
+from reverie.types import ReverieError, Space, Spaces, Timestep, require
 
 _EPISODE_STEPS = {
     "memorymaze_9x9": 1000,
@@ -34,22 +35,26 @@ class MemoryMazeEnvironment(Environment):
 
     The image is the view of the agent, framed in the colour of the target to be found next; each visit pays 1.
     ``positions`` adds where the agent and the targets are, in cells of the maze, and ``layout``, its open cells: what
-    a probe of the agent's memory is trained on, and what the agent itself is not meant to see.
+    a probe of the agent's memory is trained on, and what the agent itself is not meant to see. ``episode_steps`` makes
+    the time limit shorter than the published one, which None stands for.
     """
 
     resume: Resume = "replay"
     needs_rendering: ClassVar[bool] = True
     frames_per_step = 1
 
-    def __init__(self, *, task: str, positions: bool = False) -> None:
+    def __init__(self, *, task: str, positions: bool = False, episode_steps: int | None = None) -> None:
         require_task(task, task_names())
+        published = _EPISODE_STEPS[task]
+        self.episode_steps = published if episode_steps is None else episode_steps
+        require("episode_steps", self.episode_steps, at_least=1, at_most=published)
         self.task, self._has_positions = task, positions
-        self.episode_steps = _EPISODE_STEPS[task]
         with _gymnasium_as_gym():
             tasks = drawing_package("memory_maze.tasks", task=task, extra="memorymaze")
         self._make = getattr(tasks, f"memory_maze_{task.removeprefix('memorymaze_')}")
         self._env: Any = None
-        size, targets = int(task.rpartition("x")[2]), {1000: 3, 2000: 4, 3000: 5, 4000: 6}[self.episode_steps]
+        self._steps = 0
+        size, targets = int(task.rpartition("x")[2]), {1000: 3, 2000: 4, 3000: 5, 4000: 6}[published]
         obs = {"image": Space(shape=(_SIZE, _SIZE, 3), dtype="uint8")}
         if positions:
             shapes = {key: 2 * targets if key.startswith("targets") else 2 for key in _POSITION_KEYS}
@@ -65,19 +70,19 @@ class MemoryMazeEnvironment(Environment):
                 seed=seed, image_only_obs=False, global_observables=self._has_positions, camera_resolution=_SIZE
             )
             native = self._env.reset()
+        self._steps = 0
         obs = self._obs(native.observation)
         return Timestep(obs=obs, reward=0.0, is_first=True, is_last=False, is_terminal=False)
 
     def step(self, action: np.ndarray) -> Timestep:
-        index = int(action)
-        if not 0 <= index < _ACTIONS:
-            raise ValueError(f"the action {index} is outside 0 to {_ACTIONS - 1}")
+        index = class_index(action, _ACTIONS)
         native = self._env.step(index)
+        self._steps += 1
         return Timestep(
             obs=self._obs(native.observation),
             reward=float(native.reward),
             is_first=False,
-            is_last=native.last(),
+            is_last=native.last() or self._steps >= self.episode_steps,
             is_terminal=native.last() and native.discount == 0.0,
         )
 

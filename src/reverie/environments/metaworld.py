@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
+from reverie.environments.actions import clipped
 from reverie.environments.base import Environment, Resume, TaskInfo
 from reverie.environments.rendering.choice import blind_package, drawing_package, first_drawing
 from reverie.environments.task_lines import described, require_task, unavailable
-from reverie.types import ReverieError, Space, Spaces, Timestep, require
+from reverie.types import ReverieError, Space, Spaces, Timestep, require, require_choice
+
+Kind = Literal["state", "vision", "both"]
 
 # fmt: off
 _NAMES = (
@@ -48,14 +51,15 @@ class MetaworldEnvironment(Environment):
         self,
         *,
         task: str,
-        observation: Literal["state", "vision", "both"] = "state",
+        observation: Kind = "state",
         action_repeat: int = 2,
         episode_steps: int = 100,
         size: int = 64,
         camera: str = "corner4",
     ) -> None:
         require_task(task, task_names())
-        _require_choices(observation, camera)
+        require_choice("observation", observation, get_args(Kind))
+        require_choice("camera", camera, _CAMERAS)
         require("action_repeat", action_repeat, at_least=1)
         require("episode_steps", episode_steps, at_least=1, at_most=_LONGEST // action_repeat)
         require("size", size, at_least=1, at_most=_LARGEST)
@@ -107,12 +111,10 @@ class MetaworldEnvironment(Environment):
         return Timestep(obs=obs, reward=0.0, is_first=True, is_last=False, is_terminal=False)
 
     def _step(self, action: np.ndarray, *, is_seen: bool) -> Timestep:
-        if not np.isfinite(action).all():
-            raise ValueError(f"the action {action} is not finite")
-        clipped = np.minimum(np.maximum(action, -1.0), 1.0)
+        native = clipped(action)
         total, state, is_successful = 0.0, None, False
         for _ in range(self.frames_per_step):
-            state, reward, _, _, info = self._env.step(clipped)
+            state, reward, _, _, info = self._env.step(native)
             total += float(reward)
             is_successful = bool(info["success"])
             self._was_successful |= is_successful
@@ -185,10 +187,3 @@ def _hold_the_first_draw(environment: Any) -> None:
         return state
 
     environment.reset_model = lay_table_and_hold
-
-
-def _require_choices(observation: str, camera: str) -> None:
-    if observation not in ("state", "vision", "both"):
-        raise ReverieError(f"`observation` must be state, vision or both, got {observation}.")
-    if camera not in _CAMERAS:
-        raise ReverieError(f"`camera` must be one of {', '.join(_CAMERAS)}, got {camera}.")

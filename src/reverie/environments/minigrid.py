@@ -10,10 +10,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from reverie.environments.actions import class_index
 from reverie.environments.base import Environment, Resume, TaskInfo, simulator_package
 from reverie.environments.minigrid_mission import MissionCodes, MissionWords
 from reverie.environments.task_lines import described, require_task, unavailable
-from reverie.types import ReverieError, Space, Spaces, Timestep, require
+from reverie.types import ReverieError, Space, Spaces, Timestep, require, require_choice
 
 Observation = Literal["symbolic", "image"]
 Mission = Literal["auto", "none", "codes", "words"]
@@ -46,8 +47,8 @@ class MinigridEnvironment(Environment):
         mission: Mission = "auto",
         mission_words: int | None = None,
     ) -> None:
-        _require_choice("observation", observation, get_args(Observation))
-        _require_choice("mission", mission, get_args(Mission))
+        require_choice("observation", observation, get_args(Observation))
+        require_choice("mission", mission, get_args(Mission))
         if mission_words is not None:
             require("mission_words", mission_words, at_least=1)
         self.task = task
@@ -72,10 +73,7 @@ class MinigridEnvironment(Environment):
         return Timestep(obs=self._obs(native), reward=0.0, is_first=True, is_last=False, is_terminal=False)
 
     def step(self, action: np.ndarray) -> Timestep:
-        index = int(action)
-        if not 0 <= index < self.spaces.action.dim:
-            raise ValueError(f"the action {index} is outside 0 to {self.spaces.action.dim - 1}")
-        native, reward, is_terminal, is_cut, _ = self._env.step(index)
+        native, reward, is_terminal, is_cut, _ = self._env.step(class_index(action, self.spaces.action.dim))
         is_last = bool(is_terminal or is_cut)
         return Timestep(
             obs=self._obs(native),
@@ -201,11 +199,6 @@ def _mission_reader(
         return MissionWords(task=task)
     longest = _SEQUENCE_WORDS if hasattr(env, "instr_kinds") else _WORDS
     return MissionCodes(num_words=longest if num_words is None else num_words, task=task)
-
-
-def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ReverieError(f"`{name}` is {value!r}, but it must be one of {', '.join(choices)}.")
 
 
 def _hush(*words: object) -> None:

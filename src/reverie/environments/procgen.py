@@ -6,35 +6,17 @@ from typing import Literal
 
 import numpy as np
 
+from reverie.environments.actions import class_indices
 from reverie.environments.base import TaskInfo
 from reverie.environments.envpool_package import made_pool
+from reverie.environments.isolated.procgen import GAMES, MODES
 from reverie.environments.parallel.batch_simulator import BatchSimulator, BatchTimestep
 from reverie.environments.parallel.next_step_pool import NextStepPool
 from reverie.environments.suites import observation_words, space_words
 from reverie.environments.task_lines import require_task, unavailable
-from reverie.types import ReverieError, Space, Spaces, require
+from reverie.types import ReverieError, Space, Spaces, require, require_choice
 
 DistributionMode = Literal["easy", "hard", "extreme", "memory", "exploration"]
-
-_MODES: dict[str, tuple[str, ...]] = {
-    "bigfish": (),
-    "bossfight": (),
-    "caveflyer": ("memory", "exploration"),
-    "chaser": ("extreme",),
-    "climber": ("exploration",),
-    "coinrun": ("exploration",),
-    "dodgeball": ("extreme", "memory"),
-    "fruitbot": (),
-    "heist": ("memory", "exploration"),
-    "jumper": ("memory", "exploration"),
-    "leaper": ("extreme", "exploration"),
-    "maze": ("memory", "exploration"),
-    "miner": ("memory",),
-    "ninja": ("exploration",),
-    "plunder": (),
-    "starpilot": ("extreme",),
-}
-"""The games, and which distributions of levels each has beside "easy" and "hard"."""
 
 
 class ProcgenBatch(BatchSimulator):
@@ -57,14 +39,12 @@ class ProcgenBatch(BatchSimulator):
     ) -> None:
         require_task(task, task_names())
         game = task.removeprefix("procgen_")
-        modes = ("easy", "hard", *_MODES[game])
-        if distribution_mode not in modes:
-            raise ReverieError(
-                f"`environment.simulator.distribution_mode` of {task} must be one of {', '.join(modes)}, "
-                f"got {distribution_mode}."
-            )
+        modes = [mode for mode, games in MODES.items() if game in games]
+        require_choice("environment.simulator.distribution_mode", distribution_mode, modes)
         require("environment.simulator.num_levels", num_levels, at_least=0)
         require("environment.simulator.start_level", start_level, at_least=0)
+        if num_levels == 0 and start_level > 0:
+            raise ReverieError("`start_level` does nothing while num_levels is 0 (all levels): set num_levels too.")
         native = made_pool(
             f"{game.capitalize()}{distribution_mode.capitalize()}-v0",
             task=task,
@@ -87,16 +67,14 @@ class ProcgenBatch(BatchSimulator):
         return self._pool.reset()
 
     def step(self, action: np.ndarray) -> BatchTimestep:
-        if action.min() < 0 or action.max() >= self.spaces.action.dim:
-            raise ValueError(f"an action is outside 0 to {self.spaces.action.dim - 1}")
-        return self._pool.step(action.astype(np.int32))
+        return self._pool.step(class_indices(action, self.spaces.action.dim).astype(np.int32))
 
     def close(self) -> None:
         self._pool.close()
 
 
 def task_names() -> list[str]:
-    return [f"procgen_{game}" for game in _MODES]
+    return [f"procgen_{game}" for game in GAMES]
 
 
 def task_info(task: str) -> TaskInfo:

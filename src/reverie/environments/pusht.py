@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from reverie.environments.actions import clipped
 from reverie.environments.base import Environment, Resume, TaskInfo, simulator_package
 from reverie.environments.task_lines import described, require_task, unavailable
 from reverie.types import ReverieError, Space, Spaces, Timestep, require
@@ -51,9 +52,7 @@ class PushTEnvironment(Environment):
         return Timestep(obs=self._obs(native), reward=0.0, is_first=True, is_last=False, is_terminal=False)
 
     def step(self, action: np.ndarray) -> Timestep:
-        if not np.isfinite(action).all():
-            raise ValueError(f"the action {action} is not finite")
-        place = (np.clip(action, -1.0, 1.0) + 1.0) * (_WINDOW / 2)
+        place = (clipped(action) + 1.0) * (_WINDOW / 2)
         native, reward, is_terminal, _, _ = self._env.step(place.astype(np.float32))
         self._steps += 1
         self._best = max(self._best, float(reward))

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import pkgutil
 import re
+from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
 
@@ -28,11 +29,15 @@ def suite(name: str) -> ModuleType:
     return importlib.import_module(f"{_PACKAGE}.{name}")
 
 
-def suite_of(task: str) -> str:
-    """The suite whose name stands before the first "_" or ":" of ``task``."""
+def suite_of(task: str, *, own: Sequence[str] = ()) -> str:
+    """The suite whose name stands before the first "_" or ":" of ``task``.
+
+    ``own`` are the suites of a user beside those of the package. What they call their tasks is their affair: the bare
+    name is a task too.
+    """
     prefix = re.split("[_:]", task, maxsplit=1)[0]
-    known = suite_names()
-    if prefix in known and prefix != task:
+    known = [*suite_names(), *own]
+    if prefix in own or (prefix in known and prefix != task):
         return prefix
     near = difflib.get_close_matches(prefix.lower(), known, n=1, cutoff=0.5)
     hint = f"did you mean the suite {near[0]}?" if near else f"the suites are {', '.join(known)}."

@@ -26,6 +26,8 @@ class VectorEnvironment(ABC):
     num_envs: int
     seconds: float = 0.0
     """Wall time spent inside the simulators so far."""
+    drawn_by: str | None = None
+    """Which OpenGL backend draws, where the simulators need one."""
     inexact: str | None = None
     """After ``set_state``: None, or the sentence that says why the run does not go on exactly."""
 
@@ -71,9 +73,12 @@ class VectorEnvironment(ABC):
         """The actions [N, ...] in the dtype of the action space."""
         space = self.spaces.action
         expected = (self.num_envs, *space.shape)
-        if tuple(action.shape) != expected or action.is_floating_point() != (space.dtype == "float32"):
+        dtype = torch.float32 if space.dtype == "float32" else torch.int64
+        if action.dtype is dtype and action.shape == expected and not action.requires_grad:
+            return action.numpy()  # the usual case, without the microseconds of the calls below
+        if action.shape != expected or action.is_floating_point() != (space.dtype == "float32"):
             raise ValueError(
                 f"the action for {self.task} must be {space.dtype} of shape {expected}, "
                 f"not {action.dtype} of shape {tuple(action.shape)}"
             )
-        return action.detach().to(torch.float32 if space.dtype == "float32" else torch.int64).numpy()
+        return action.detach().to(dtype).numpy()

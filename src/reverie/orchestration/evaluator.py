@@ -40,9 +40,17 @@ class Evaluator:
     """Plays the same number of episodes in every environment, so that short episodes are not counted more often."""
 
     def __init__(
-        self, env: VectorEnvironment, *, episodes: int, seed: int, device: torch.device, buffer: Buffer | None
+        self,
+        make_env: Callable[[], VectorEnvironment],
+        *,
+        episodes: int,
+        seed: int,
+        device: torch.device,
+        buffer: Buffer | None,
     ) -> None:
-        self._env = env
+        """``make_env`` is called before the first evaluation: many runs never come to one."""
+        self._make_env = make_env
+        self._made: VectorEnvironment | None = None
         self._episodes = episodes
         self._seed = seed
         self._device = device
@@ -54,6 +62,7 @@ class Evaluator:
 
         Asked to stop, it gives None, and has neither counted the evaluation nor touched the buffer.
         """
+        deaths = self._env.deaths
         episodes = self._played(policy, should_stop)
         if episodes is None:
             return None
@@ -71,10 +80,22 @@ class Evaluator:
             "episodes": float(len(episodes)),
             **others.means(),
             **self._env.summary(others.means()),
+            **({"simulator_deaths": float(self._env.deaths - deaths)} if self._env.deaths > deaths else {}),
         }
 
     def close(self) -> None:
-        self._env.close()
+        if self._made is not None:
+            self._made.close()
+
+    def notices(self) -> list[str]:
+        """What happened to the simulators since the last call that a person should read."""
+        return [] if self._made is None else self._made.notices()
+
+    @property
+    def _env(self) -> VectorEnvironment:
+        if self._made is None:
+            self._made = self._make_env()
+        return self._made
 
     def get_state(self) -> State:
         return {"evaluations": self._evaluations}

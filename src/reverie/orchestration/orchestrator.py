@@ -89,6 +89,8 @@ class Orchestrator:
         with self._signals:
             self._display.start()
             try:
+                if self._parts.train_env.drawn_by is not None:
+                    self._display.say(f"{self._parts.train_env.task} is drawn by {self._parts.train_env.drawn_by}.")
                 if self._owes_afterwards:
                     self._afterwards()
                 while (action := self._next_action()) is not None and self._signals.received is None:
@@ -107,8 +109,7 @@ class Orchestrator:
 
     def close(self) -> None:
         self._logger.close()
-        self._parts.train_env.close()
-        self._parts.evaluator.close()
+        self._parts.close()
 
     def _next_action(self) -> Action | None:
         try:
@@ -240,6 +241,8 @@ class Orchestrator:
             scores = self._parts.evaluator.evaluate(
                 self._workflow.policy(controller), lambda: self._signals.received is not None
             )
+        for notice in self._parts.evaluator.notices():
+            self._display.say(notice)
         if scores is None:
             self._parts.rng.set_state(before)
             return False

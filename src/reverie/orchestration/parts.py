@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +33,12 @@ class Parts:
     evaluator: Evaluator
     rng: RandomStreams
     device: torch.device
+
+    def close(self) -> None:
+        """End every simulator. A second call does nothing."""
+        with ExitStack() as stack:  # one that fails to close does not keep the others
+            stack.callback(self.train_env.close)
+            stack.callback(self.evaluator.close)
 
 
 def check_sizes(workflow: WorldModelWorkflow, loaded: Loaded) -> None:

@@ -90,8 +90,7 @@ class MinecraftEnvironment:
         _require(1, image_size=image_size, episode_steps=episode_steps, break_speed=break_speed)
         _require(0, sticky_attack=sticky_attack, sticky_jump=sticky_jump, pitch_limit=pitch_limit)
         self.task = task
-        self.frames_per_step = 1
-        self.resume = "restart"
+        self.frames_per_step, self.resume = 1, "restart"
         self._hands = _Hands(sticky_attack if break_speed == 1.0 else 0, sticky_jump, pitch_limit)
         self._game = _game(image_size, break_speed)
         self._eyes = _Eyes(self._game.observation_space)
@@ -144,11 +143,12 @@ class _Hands:
         self.let_go()
 
     def let_go(self) -> None:
-        self._attack_left = 0
-        self._jump_left = 0
+        self._attack_left = self._jump_left = 0
         self._pitch = 0.0
 
     def action(self, index: int) -> dict[str, Any]:
+        if not 0 <= index < len(ACTIONS):
+            raise ValueError(f"the action {index} is outside 0 to {len(ACTIONS) - 1}")
         action: dict[str, Any] = dict.fromkeys(_KEYS, 0)
         action.update(dict.fromkeys(_ITEM_COMMANDS, "none"))
         action["camera"] = (0.0, 0.0)

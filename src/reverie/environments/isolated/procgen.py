@@ -17,7 +17,7 @@ GAMES = (
     *("bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot"),
     *("heist", "jumper", "leaper", "maze", "miner", "ninja", "plunder", "starpilot"),
 )
-_MODES = {
+MODES = {
     "easy": GAMES,
     "hard": GAMES,
     "extreme": ("chaser", "dodgeball", "leaper", "starpilot"),
@@ -26,6 +26,7 @@ _MODES = {
 }
 """Distribution modes and the games that have them. The simulator ends the whole process on any other pair."""
 
+_ACTIONS = 15
 _MAX_LEVEL = 2**31 - 1
 _FORCED_RESET = np.array([-1])
 _INT = struct.Struct("<i")
@@ -72,7 +73,7 @@ class ProcgenEnvironment:
         self._limit = 0
         self.spaces: dict[str, Any] = {
             "obs": {"image": {"shape": [64, 64, 3], "dtype": "uint8", "classes": None}},
-            "action": {"shape": [], "dtype": "int64", "classes": 15},
+            "action": {"shape": [], "dtype": "int64", "classes": _ACTIONS},
         }
         self.frames_per_step = 1
         self.resume = "state"
@@ -91,6 +92,8 @@ class ProcgenEnvironment:
         return Timestep(self._image.copy(), 0.0, is_first=True, is_last=False, is_terminal=False)
 
     def step(self, action: np.ndarray) -> Timestep:
+        if not 0 <= int(action) < _ACTIONS:
+            raise ValueError(f"the action {int(action)} is outside 0 to {_ACTIONS - 1}")
         self._game.act(np.array([int(action)]))
         reward, seen, is_next_episode = self._game.observe()
         self._steps += 1
@@ -157,10 +160,10 @@ def _game_name(task: str) -> str:
 
 def _options(game: str, mode: str, start_level: int, num_levels: int) -> dict[str, Any]:
     """What the simulator is made with; refuses what it would only answer by ending the process."""
-    if mode not in _MODES:
-        raise ReverieError(f"distribution_mode is '{mode}', but it must be one of {', '.join(_MODES)}.")
-    if game not in _MODES[mode]:
-        having = ", ".join(name for name in _MODES if game in _MODES[name])
+    if mode not in MODES:
+        raise ReverieError(f"distribution_mode is '{mode}', but it must be one of {', '.join(MODES)}.")
+    if game not in MODES[mode]:
+        having = ", ".join(name for name in MODES if game in MODES[name])
         raise ReverieError(f"{game} has no distribution_mode '{mode}': use one of {having}.")
     if start_level < 0 or num_levels < 0 or start_level + num_levels > _MAX_LEVEL:
         given = f"start_level {start_level} with num_levels {num_levels}"

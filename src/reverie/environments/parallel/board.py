@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from reverie.types import Spaces, Timestep
+from reverie.types import ReverieError, Spaces, Timestep
 
 _FLAGS = ("is_first", "is_last", "is_terminal")
 _ALIGNMENT = 64
@@ -32,7 +32,7 @@ class Board:
             self._layout[name] = (dtype, shape, size)
             size += -(-num_envs * _row_bytes(dtype, shape) // _ALIGNMENT) * _ALIGNMENT
         self._size = size
-        os.ftruncate(memory, size)
+        _reserve(memory, size)
         buffer = mmap.mmap(memory, size)
         arrays = {
             name: np.frombuffer(buffer, dtype, num_envs * int(np.prod(shape, dtype=np.int64)), start).reshape(
@@ -41,6 +41,7 @@ class Board:
             for name, (dtype, shape, start) in self._layout.items()
         }
         self.obs: dict[str, np.ndarray] = {key: arrays[f"obs/{key}"] for key in spaces.obs}
+        self._shapes = {key: space.shape for key, space in spaces.obs.items()}
         self.reward: np.ndarray = arrays["reward"]
         self.is_first: np.ndarray = arrays["is_first"]
         self.is_last: np.ndarray = arrays["is_last"]
@@ -57,7 +58,13 @@ class Board:
 
     def write(self, index: int, timestep: Timestep) -> None:
         for key, row in self.obs.items():
-            row[index] = timestep.obs[key]
+            value = timestep.obs[key]
+            if value.shape != self._shapes[key] or value.dtype != row.dtype:
+                raise ValueError(
+                    f"the observation {key} is {value.dtype} of shape {value.shape}, "
+                    f"not {row.dtype} of shape {self._shapes[key]}"
+                )
+            row[index] = value
         self.reward[index] = timestep.reward
         self.is_first[index] = timestep.is_first
         self.is_last[index] = timestep.is_last
@@ -79,6 +86,19 @@ def shared_memory() -> Any:
     """An empty file without a name, in memory where the system offers that."""
     folder = Path("/dev/shm")
     return tempfile.TemporaryFile(dir=folder if os.access(folder, os.W_OK) else None)
+
+
+def _reserve(memory: int, size: int) -> None:
+    """Claim the memory now: where it is not there, writing to it later would end the process without a word."""
+    os.ftruncate(memory, size)
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(memory, 0, size)
+        except OSError as error:
+            raise ReverieError(
+                f"The shared memory of the system has no room for {size / 2**20:.0f} MiB of observations "
+                f"({error.strerror}): use fewer environments or give it more (docker run --shm-size)."
+            ) from error
 
 
 def _parts(spaces: Spaces) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -21,6 +22,8 @@ class Introduction:
     spaces: Spaces
     frames_per_step: int
     resume: Resume
+    drawn_by: str | None = None
+    """Which backend draws, where the simulator draws through OpenGL."""
 
 
 class DeadSimulatorError(Exception):
@@ -69,7 +72,15 @@ class InlineSeat:
 
     def introduction(self) -> Introduction:
         one = self._environment
-        return Introduction(task=one.task, spaces=one.spaces, frames_per_step=one.frames_per_step, resume=one.resume)
+        # A simulator that draws has left there what it found out about this machine.
+        drawn_by = os.environ.get("REVERIE_RENDERING") if one.needs_rendering else None
+        return Introduction(
+            task=one.task,
+            spaces=one.spaces,
+            frames_per_step=one.frames_per_step,
+            resume=one.resume,
+            drawn_by=drawn_by,
+        )
 
     def attach(self, board: Board, index: int) -> None:
         self._board, self._index = board, index

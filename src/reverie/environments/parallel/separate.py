@@ -17,6 +17,9 @@ from reverie.environments.parallel.worker import WorkerSeat
 from reverie.environments.vector import VectorEnvironment
 from reverie.types import Observation, ReverieError, State
 
+_NO_SCORES: Mapping[int, Mapping[str, float]] = {}
+_NOBODY: frozenset[int] = frozenset()
+
 
 class SeparateEnvironments(VectorEnvironment):
     """Comes back after a resume as each simulator can: by its state, by replay of the open episode, or by restart."""
@@ -34,6 +37,7 @@ class SeparateEnvironments(VectorEnvironment):
             introductions = self._seated(in_workers)
             first = introductions[0]
             self.task, self.spaces, self.frames_per_step = first.task, first.spaces, first.frames_per_step
+            self.drawn_by = first.drawn_by
             _require_equal(introductions)
             self._board = Board(self.spaces, num_envs=num_envs, memory=self._memory.fileno())
             for index, seat in enumerate(self._seats):
@@ -43,14 +47,15 @@ class SeparateEnvironments(VectorEnvironment):
             raise
 
     def observe(self) -> Observation:
-        if not all(slot.is_begun for slot in self._slots):
-            self._advance([slot for slot in self._slots if not slot.is_begun])
         if self._shown is None:
+            if unbegun := [slot for slot in self._slots if not slot.is_begun]:
+                self._advance(unbegun)
             self._shown = self._observation()
         return self._shown
 
     def step(self, action: Tensor) -> Observation:
         self._board.action[...] = self.checked_actions(action)
+        self.observe()  # what was shown is needed if a simulator dies
         self._advance(self._slots)
         return self.observe()
 
@@ -74,8 +79,10 @@ class SeparateEnvironments(VectorEnvironment):
                 f"The saved state holds {len(saved)} environments of {self.task}, but this run has {self.num_envs}: "
                 "use the same number of environments as the saved run."
             )
-        unlike = [slot.index for slot in self._slots if not slot.set_state(saved[str(slot.index)])]
-        self.inexact = self._inexact_sentence(unlike) if unlike else None
+        for slot in self._slots:
+            slot.begin_restore(saved[str(slot.index)])
+        problems = {slot.index: slot.finish_restore(saved[str(slot.index)]) for slot in self._slots}
+        self.inexact = self._inexact_sentence({index: why for index, why in problems.items() if why})
         self._shown = None
 
     def close(self) -> None:
@@ -123,28 +130,33 @@ class SeparateEnvironments(VectorEnvironment):
         previous, self._shown = self._shown, None
         for slot in slots:
             slot.begin()
-        for slot in slots:
-            slot.finish(previous)
+        refusal: ReverieError | None = None
+        for slot in slots:  # all of them: an answer that stays unread would be taken for the next one
+            try:
+                slot.finish(previous)
+            except ReverieError as error:
+                refusal = refusal or error
+        if refusal is not None:
+            raise refusal
         self.seconds += time.perf_counter() - start
 
     def _observation(self) -> Observation:
         board = self._board
+        ended = [slot for slot in self._slots if slot.has_ended]
         return Observation(
             obs={key: torch.from_numpy(value.copy()) for key, value in board.obs.items()},
             reward=torch.from_numpy(board.reward.astype("float32")),
             is_first=torch.from_numpy(board.is_first.copy()),
             is_last=torch.from_numpy(board.is_last.copy()),
             is_terminal=torch.from_numpy(board.is_terminal.copy()),
-            scores={slot.index: slot.scores for slot in self._slots if slot.scores},
+            scores={slot.index: slot.scores for slot in ended} if ended else _NO_SCORES,
+            lost=frozenset(slot.index for slot in ended if slot.is_lost) if ended else _NOBODY,
         )
 
-    def _inexact_sentence(self, unlike: list[int]) -> str:
-        which = ", ".join(str(index) for index in unlike)
-        why = (
-            "did not repeat its open episode from the same seed and actions"
-            if self._slots[unlike[0]].resume == "replay"
-            else "can neither save its state nor repeat an episode"
-        )
+    def _inexact_sentence(self, problems: Mapping[int, str]) -> str | None:
+        if not problems:
+            return None
+        which, why = ", ".join(map(str, problems)), next(iter(problems.values()))
         return (
             f"The resumed run is not exact: {self.task} {why}, "
             f"so an episode that was open in environment {which} (of {self.num_envs}) ends as truncated."

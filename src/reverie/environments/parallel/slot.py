@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
@@ -27,6 +26,11 @@ class Slot:
         self.deaths = 0
         self.notices: list[str] = []
         self.scores: Mapping[str, float] = {}
+        self.has_ended = False
+        """Whether the current observation is the last of its episode."""
+        self.is_lost = False
+        """Whether it is that only because the simulator was lost."""
+        self.resume: Resume = about.resume
         self._seat = seat
         self._about = about
         self._board = board
@@ -38,11 +42,10 @@ class Slot:
         """The open episode's actions, kept only where it comes back by replay."""
         self._deaths_in_a_row = 0
         self._pending: Literal["reset", "step"] = "reset"
-        seat.attach(board, index)
-
-    @property
-    def resume(self) -> Resume:
-        return self._about.resume
+        try:
+            seat.attach(board, index)
+        except DeadSimulatorError as death:
+            self._restart(death)  # which attaches it too
 
     @property
     def is_begun(self) -> bool:
@@ -51,11 +54,12 @@ class Slot:
     def forget(self, seed: int) -> None:
         """As if nothing had been played, with the episodes of another seed."""
         self.seed = seed
-        self._reset_count = 0
+        self._reset_count, self.has_ended = 0, False
 
     def begin(self) -> None:
         """Set the simulator to work: on a new episode after a last observation, else on the action on the board."""
-        if self._reset_count == 0 or self._board.is_last[self.index]:
+        self.is_lost = False
+        if self._reset_count == 0 or self.has_ended:
             self._begin_reset(self._reset_count + 1)
             return
         self._pending = "step"
@@ -80,8 +84,10 @@ class Slot:
             else:
                 # The observation before was seen and acted upon: the episode ends with it, one step later.
                 self._show(_truncated(previous, self.index))
+                self.is_lost = True
             return
-        if self._board.is_last[self.index]:
+        self.has_ended = bool(self._board.is_last[self.index])
+        if self.has_ended:
             self._deaths_in_a_row = 0
 
     def get_state(self) -> State:
@@ -91,6 +97,7 @@ class Slot:
             "steps": self._steps,
             "deaths": self.deaths,
             "deaths_in_a_row": self._deaths_in_a_row,
+            "is_lost": self.is_lost,
         }
         if not self.is_begun:
             return state
@@ -102,28 +109,29 @@ class Slot:
             state["actions"] = np.array(self._actions, dtype=space.dtype).reshape(len(self._actions), *space.shape)
         return state
 
-    def set_state(self, state: State) -> bool:
-        """Bring the environment back. False when its episode could not be continued as it was."""
+    def begin_restore(self, state: State) -> None:
+        """Set the simulator to work on its open episode, where it has to be played again."""
         self.deaths, self._deaths_in_a_row = int(state["deaths"]), int(state["deaths_in_a_row"])
         self._reset_count, self._steps = int(state["reset_count"]), int(state["steps"])
-        self._actions, self.scores = [], {}
+        self._actions, self.scores, self.has_ended, self.is_lost = [], {}, False, bool(state["is_lost"])
+        if self.resume == "replay" and _has_open_episode(state):
+            space = self._about.spaces.action
+            again = np.array(state["actions"], dtype=space.dtype).reshape(-1, *space.shape)
+            self._actions = list(again)
+            self._seat.begin_replay(environment_seed(self.seed, self.index, self._reset_count - 1), again)
+
+    def finish_restore(self, state: State) -> str | None:
+        """Show what was saved. None, or why the open episode could not be continued and ends as truncated."""
         if not self.is_begun:
-            return True
+            return None
         saved = _timestep(state["timestep"])
-        if self.resume == "state" and not saved.is_last:
-            self._seat.set_state(state["simulator"])
-            self._show(saved)
-            return True
         # After a last observation only a reset follows: no episode is open, so none has to come back.
-        is_back = saved.is_last or (self.resume == "replay" and self._is_replayed(state["actions"], saved))
-        if is_back:
+        problem = self._restored(state, saved) if _has_open_episode(state) else None
+        if problem is None:
             self._show(saved)
         else:
             self._cut(saved)
-        return is_back
-
-    def close(self) -> None:
-        self._seat.close()
+        return problem
 
     def _note(self, error: Exception) -> None:
         """Add to the error of a simulator in this process where that was."""
@@ -144,10 +152,10 @@ class Slot:
 
     def _show(self, timestep: Timestep) -> None:
         self._board.write(self.index, timestep)
-        self.scores = timestep.scores
+        self.scores, self.has_ended = timestep.scores, timestep.is_last
 
     def _simulator_state(self) -> State | None:
-        if not self.is_begun or self.resume != "state" or self._board.is_last[self.index]:
+        if not self.is_begun or self.resume != "state" or self.has_ended:
             return None
         try:
             return self._seat.get_state()
@@ -170,17 +178,20 @@ class Slot:
         except DeadSimulatorError as another:
             self._restart(another)
 
-    def _is_replayed(self, actions: np.ndarray, saved: Timestep) -> bool:
-        """Play the open episode again; True when it arrives at the saved timestep, bit for bit."""
-        space = self._about.spaces.action
-        again = np.array(actions, dtype=space.dtype).reshape(-1, *space.shape)
-        self._actions = list(again)
-        with suppress(DeadSimulatorError):
-            self._seat.begin_replay(environment_seed(self.seed, self.index, self._reset_count - 1), again)
+    def _restored(self, state: State, saved: Timestep) -> str | None:
+        """None when the simulator stands where it was saved, bit for bit; else why not."""
+        if self.resume == "restart":
+            return "can neither save its state nor repeat an episode"
+        try:
+            if self.resume == "state":
+                self._seat.set_state(state["simulator"])
+                return None
             self._seat.finish()
-            return _is_same(self._board.read(self.index, {}), saved)
-        self._seat.restart()
-        return False
+        except DeadSimulatorError as death:
+            self._restart(death)
+            return "died while it was brought back"
+        is_same = _is_same(self._board.read(self.index, {}), saved)
+        return None if is_same else "did not repeat its open episode from the same seed and actions"
 
     def _cut(self, shown: Timestep) -> None:
         """End the open episode as truncated at ``shown``, which nobody acted upon yet."""
@@ -190,6 +201,11 @@ class Slot:
             self.finish(None)
         else:
             self._show(replace(shown, is_last=True))
+            self.is_lost = True
+
+
+def _has_open_episode(state: State) -> bool:
+    return int(state["reset_count"]) > 0 and not bool(state["timestep"]["is_last"])
 
 
 def _truncated(seen: Observation, index: int) -> Timestep:

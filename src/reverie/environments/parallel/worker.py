@@ -111,6 +111,7 @@ class WorkerSeat:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                start_new_session=True,  # what a simulator has started ends with it; Ctrl-C is the parent's
                 env=_variables(is_own=is_own),
             )
         finally:
@@ -142,7 +143,10 @@ class WorkerSeat:
         return kind, body
 
     def _cause(self) -> str:
-        code = self._process.wait()
+        try:
+            code = self._process.wait(timeout=_CLOSING_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "it closed its connection"
         if code >= 0:
             return f"its process ended with exit code {code}"
         return f"its process was ended by {signal.Signals(-code).name}"
@@ -153,14 +157,15 @@ class WorkerSeat:
 
     def _end(self) -> None:
         self._channel.close()
-        if self._process.poll() is None:
-            self._process.kill()
+        with suppress(ProcessLookupError, PermissionError):  # macOS refuses where only zombies are left
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 
 def _variables(*, is_own: bool) -> dict[str, str]:
     # The hash seed: simulators walk over sets. The threads: N simulators share the machine's cores.
-    fixed = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    fixed = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1", **threads}
     # Another interpreter must not find the packages of this one.
     hidden = () if is_own else ("PYTHONPATH", "PYTHONHOME")
     return {key: value for key, value in {**os.environ, **fixed}.items() if key not in hidden}

@@ -29,25 +29,35 @@ _PARENT_IS_GONE = (EOFError, BrokenPipeError, ConnectionResetError)
 
 def main() -> None:
     """Arguments: the descriptors of the socket and of the shared memory."""
-    # A terminal's Ctrl-C and a scheduler's SIGTERM reach the whole group. The parent decides when a simulator ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # The parent decides when a simulator ends. Handlers and not SIG_IGN, which what a simulator starts would inherit.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    signal.signal(signal.SIGTERM, lambda *_: None)
     faulthandler.enable()  # a crash in C code leaves its traceback in the log that the parent keeps
     threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
     channel = Connection(int(sys.argv[1]))
     try:
         with contextlib.suppress(*_PARENT_IS_GONE):
             _serve(channel, memory=int(sys.argv[2]))
+    except BaseException:
+        traceback.print_exc()
     finally:
-        sys.stderr.flush()
-        os._exit(0)  # simulators leave threads and exit handlers behind that can hang
+        _leave()
 
 
 def _leave_with_parent(parent: int) -> None:
     """A closed socket ends an idle worker; this ends one that is busy when its parent is killed."""
     while os.getppid() == parent:
         time.sleep(1.0)
-    os._exit(1)
+    _leave()
+
+
+def _leave() -> None:
+    """End this process at once, threads and exit handlers included, and whatever the simulator has started."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
 
 
 def _serve(channel: Connection, memory: int) -> None:
@@ -62,7 +72,8 @@ def _serve(channel: Connection, memory: int) -> None:
     except BaseException as error:
         # By name: the class itself lives in a package that an old interpreter cannot import.
         is_refusal = type(error).__name__ == "ReverieError"
-        channel.send_bytes(b"x" + str(error).encode() if is_refusal else b"e" + traceback.format_exc().encode())
+        text = str(error) if is_refusal else traceback.format_exc()
+        channel.send_bytes((b"x" if is_refusal else b"e") + text.encode(errors="backslashreplace"))
 
 
 def _made(spec: dict[str, Any]) -> Any:
@@ -95,7 +106,9 @@ class _Server:
         if not isinstance(spaces, dict):
             spaces = {"obs": {key: _plain(space) for key, space in spaces.obs.items()}, "action": _plain(spaces.action)}
         names = ("task", "frames_per_step", "resume")
-        return {"spaces": spaces, **{name: getattr(simulator, name) for name in names}}
+        # Left in the environment by whoever has found out how this machine draws.
+        drawn_by = os.environ.get("REVERIE_RENDERING")
+        return {"spaces": spaces, "drawn_by": drawn_by, **{name: getattr(simulator, name) for name in names}}
 
     def answer(self, message: bytes) -> bytes:
         kind, body = message[:1], message[1:]

@@ -46,10 +46,12 @@ def has_nvidia() -> bool:
 @cache
 def problem_of(backend: Backend) -> str | None:
     """Why the backend cannot draw a frame here; None when it can. Asks a child process, once per process."""
+    # Read here and not by the child: a probe that cannot be started says nothing about the backend, and must raise.
+    probe = (_HERE / "probe.py").read_text(encoding="utf-8")
     try:
         child = subprocess.run(
-            # -P: the suites beside the probe must not hide the packages whose names they bear.
-            [sys.executable, "-P", str(_HERE / "probe.py")],
+            # -P: what lies in the working directory must not hide the packages whose names it bears.
+            [sys.executable, "-P", "-c", probe],
             env={**os.environ, **dict(backend.variables)},
             stdin=subprocess.DEVNULL,
             capture_output=True,

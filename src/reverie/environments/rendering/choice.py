@@ -34,7 +34,7 @@ _INPUTS = (
     "LD_LIBRARY_PATH",
 )
 _OFF = ("disabled", "off")
-_SOFTWARE = "apt install libosmesa6 (or apt install libegl1 libopengl0 libgl1-mesa-dri)"
+_SOFTWARE = "apt install libosmesa6 (or apt install libegl1 libopengl0 libegl-mesa0 libgl1-mesa-dri)"
 _HARDWARE = "apt install libegl1 libopengl0 for the GPU (or apt install libosmesa6 for software)"
 
 
