@@ -10,19 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:  # simulators run in processes of their own, which start a hundred times faster without torch
+    import torch
+    from torch import Tensor
 
 State = dict[str, Any]
 """What a checkpoint can hold: nested dicts and lists of tensors, numpy arrays, numbers, strings, booleans and None."""
 
-Metrics = dict[str, Tensor]
+Metrics: TypeAlias = "dict[str, Tensor]"
 """Zero-dimensional tensors by name. Only the logger turns them into numbers."""
 
-Carry = dict[str, Tensor]
+Carry: TypeAlias = "dict[str, Tensor]"
 """What a policy remembers from one step to the next, with a leading axis N."""
 
 Mode = Literal["train", "eval"]
@@ -42,14 +44,17 @@ def require(name: str, value: float, *, at_least: float, at_most: float = float(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Space:
-    """Shape and kind of one observation key or of the action. ``classes`` is set for discrete values only."""
+    """Shape and kind of one observation key or of the action."""
 
     shape: tuple[int, ...]
     dtype: Literal["uint8", "float32", "int64"]
-    classes: int | None = None
+    classes: int | tuple[int, ...] | None = None
+    """Discrete values only: how many there are, or how many for each element of a vector of shape (n,)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape))  # YAML has lists only
+        if self.classes is not None and not isinstance(self.classes, int):
+            object.__setattr__(self, "classes", tuple(self.classes))
 
     @property
     def is_discrete(self) -> bool:
@@ -61,8 +66,10 @@ class Space:
 
     @property
     def dim(self) -> int:
-        """Length of the flat vector that represents one value: classes for a one-hot, else the number of elements."""
-        return self.classes if self.classes is not None else int(np.prod(self.shape, dtype=np.int64))
+        """Length of the flat vector that represents one value: classes for one-hots, else the number of elements."""
+        if self.classes is None:
+            return int(np.prod(self.shape, dtype=np.int64))
+        return self.classes if isinstance(self.classes, int) else sum(self.classes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,6 +89,8 @@ class Timestep:
     is_first: bool
     is_last: bool
     is_terminal: bool
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """Given with the last observation only: what the episode is also measured by (its achievements, its success)."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -93,6 +102,8 @@ class Observation:
     is_first: Tensor
     is_last: Tensor
     is_terminal: Tensor
+    scores: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """By environment, where an episode ends here: what it is also measured by."""
 
     def to(self, device: torch.device) -> Observation:
         return Observation(
@@ -101,6 +112,7 @@ class Observation:
             is_first=self.is_first.to(device),
             is_last=self.is_last.to(device),
             is_terminal=self.is_terminal.to(device),
+            scores=self.scores,
         )
 
 
@@ -147,6 +159,8 @@ class Episode:
     """Undiscounted sum of unclipped rewards."""
     length: int
     """Agent steps from the first to the last observation."""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """What the suite also measures an episode by."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

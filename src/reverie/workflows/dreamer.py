@@ -83,6 +83,11 @@ class DreamerV3(WorldModelWorkflow):
                 f"this workflow chooses discrete actions, but the task's action is continuous with shape "
                 f"{context.spaces.action.shape}: choose a task with discrete actions (the command `tasks` lists them)."
             )
+        if isinstance(context.spaces.action.classes, tuple):
+            raise ReverieError(
+                f"this workflow chooses one discrete action at a time, but the task's action has "
+                f"{len(context.spaces.action.classes)} of them: wrap the environment so that it takes a single Discrete."
+            )
         components, controllers = context.components, context.controllers
         self._encoder = components.find("encoder", VectorEncoder)
         self._rssm = components.find("representation_learner", Rssm)

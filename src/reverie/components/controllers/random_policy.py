@@ -25,7 +25,10 @@ class RandomPolicy:
 
 
 def random_action(space: Space, count: int, rng: Generator) -> Tensor:
-    """Uniform over the classes of a discrete action, over [-1, 1] in each dimension of a continuous one."""
+    """Uniform over the classes of each discrete element, over [-1, 1] in each dimension of a continuous action."""
+    if isinstance(space.classes, tuple):
+        drawn = [torch.randint(num, (count,), generator=rng, device=rng.device) for num in space.classes]
+        return torch.stack(drawn, dim=-1)
     if space.classes is not None:
         return torch.randint(space.classes, (count,), generator=rng, device=rng.device)
     return torch.rand(count, *space.shape, generator=rng, device=rng.device) * 2 - 1

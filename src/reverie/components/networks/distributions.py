@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, cached_property
 
 import torch
@@ -49,6 +50,17 @@ class OneHot:
 
     def entropy(self) -> Tensor:
         return -(self.probs * self.log_probs).sum(-1)
+
+
+class OneHots:
+    """Independent categoricals, one for each element of a vector; ``logits`` holds them side by side."""
+
+    def __init__(self, logits: Tensor, classes: Sequence[int]) -> None:
+        self.elements = [OneHot(part) for part in logits.split(list(classes), dim=-1)]
+
+    def loss(self, index: Tensor) -> Tensor:
+        """Summed over the elements, as a vector's squared error is."""
+        return torch.stack([one.loss(index[..., i]) for i, one in enumerate(self.elements)]).sum(0)
 
 
 @cache

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from reverie.components.networks.distributions import OneHot, SymlogMse
+from reverie.components.networks.distributions import OneHot, OneHots, SymlogMse
 from reverie.components.networks.layers import Mlp, linear
+from reverie.components.networks.one_hot import one_hot
 from reverie.components.networks.symlog import symlog
 from reverie.types import ReverieError, Space
 
@@ -40,13 +40,10 @@ class VectorDecoder(nn.Module):
             {key.replace(".", "_"): linear(self.mlp.output_dim, space.dim) for key, space in self._spaces.items()}
         )
 
-    def forward(self, feature: Tensor) -> dict[str, OneHot | SymlogMse]:
+    def forward(self, feature: Tensor) -> dict[str, OneHot | OneHots | SymlogMse]:
         hidden = self.mlp(feature)
         outputs = zip(self._spaces.items(), self.outputs.values(), strict=True)
-        return {
-            key: OneHot(layer(hidden)) if space.is_discrete else SymlogMse(layer(hidden))
-            for (key, space), layer in outputs
-        }
+        return {key: _prediction(layer(hidden), space) for (key, space), layer in outputs}
 
 
 def _vector_spaces(spaces: Mapping[str, Space]) -> dict[str, Space]:
@@ -59,7 +56,13 @@ def _vector_spaces(spaces: Mapping[str, Space]) -> dict[str, Space]:
     return {key: spaces[key] for key in sorted(spaces)}
 
 
+def _prediction(output: Tensor, space: Space) -> OneHot | OneHots | SymlogMse:
+    if isinstance(space.classes, tuple):
+        return OneHots(output, space.classes)
+    return OneHot(output) if space.is_discrete else SymlogMse(output)
+
+
 def _vector(value: Tensor, space: Space) -> Tensor:
     if space.classes is not None:
-        return F.one_hot(value.long(), space.classes).float()
+        return one_hot(value, space.classes)
     return symlog(value.float())

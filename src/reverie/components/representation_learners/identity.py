@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from reverie.components.networks.one_hot import one_hot
 from reverie.types import Space
 
 
@@ -27,6 +27,6 @@ class Identity(nn.Module):
 
 def _flat(value: Tensor, space: Space) -> Tensor:
     if space.classes is not None:
-        return F.one_hot(value.long(), space.classes).float()
+        return one_hot(value, space.classes)
     flat = value.flatten(value.dim() - len(space.shape)) if space.shape else value.unsqueeze(-1)
     return flat.float() / 255 if space.is_image else flat.float()
