@@ -22,8 +22,9 @@ class VectorEncoder(nn.Module):
         self._spaces = _vector_spaces(spaces)
         self.mlp = Mlp(sum(space.dim for space in self._spaces.values()), layers=layers, units=units)
 
-    def dims(self) -> dict[str, int]:
-        return {"token_dim": self.mlp.output_dim}
+    @property
+    def output_dim(self) -> int:
+        return self.mlp.output_dim
 
     def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
         return self.mlp(torch.cat([_vector(obs[key], space) for key, space in self._spaces.items()], dim=-1))
@@ -50,8 +51,8 @@ def _vector_spaces(spaces: Mapping[str, Space]) -> dict[str, Space]:
     for key, space in spaces.items():
         if space.is_image or len(space.shape) > 1:
             raise ReverieError(
-                f"observation '{key}' has shape {space.shape}; this experiment's encoder reads vectors only: "
-                "choose a task with vector observations (the command `tasks` lists them)."
+                f"observation '{key}' has shape {space.shape} and type {space.dtype}; only vectors and uint8 pictures "
+                "of shape HxWxC can be read: leave it out of `keys`, or wrap the environment."
             )
     return {key: spaces[key] for key in sorted(spaces)}
 
