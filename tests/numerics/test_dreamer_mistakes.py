@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_dreamer import CPU, composed, draw_the_most_likely, phase, shaken_dreamer, small_dreamer, synthetic_batch
+from small_dreamer import CPU, composed, modelled, phase, shaken_dreamer, small_dreamer, synthetic_batch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -86,8 +86,8 @@ class KnownDream:
             setattr(self.workflow, name, part)
 
     def losses(self) -> tuple[dict[str, Tensor], Tensor]:
-        losses, start_return, _ = self.workflow._behaviour_losses(self.dreamed)
-        return losses, start_return
+        judged = self.workflow._judged(self.dreamed)
+        return judged.losses, judged.returns[:, 0]
 
     def returns(self, value: Tensor, *, shift: int = 1) -> Tensor:
         """Lambda-returns by the recursion; ``shift`` 1 reads rewards and continues at the arrival."""
@@ -116,9 +116,10 @@ class KnownDream:
 
 def test_free_nats_clip_each_state_and_not_the_mean() -> None:
     workflow = shaken_dreamer(size=0.5)
-    draw_the_most_likely(workflow)
+    workflow.draw_the_most_likely()
     batch = synthetic_batch()
-    latents, losses = workflow._world_model_losses(batch, without_context(batch))
+    found = modelled(workflow, batch)
+    latents, losses = found.latents, found.losses
     _, posterior = observed(workflow, batch)
     kl = workflow._rssm.kl(posterior, workflow._rssm.prior(latents.deter))[0]
     assert (kl < 1).any()
@@ -249,9 +250,10 @@ def test_a_reward_belongs_to_the_state_it_arrives_with() -> None:
 
 def test_the_reward_head_learns_the_reward_of_its_own_row() -> None:
     workflow = shaken_dreamer()
-    draw_the_most_likely(workflow)
+    workflow.draw_the_most_likely()
     batch = synthetic_batch()
-    latents, losses = workflow._world_model_losses(batch, without_context(batch))
+    found = modelled(workflow, batch)
+    latents, losses = found.latents, found.losses
     head = workflow._reward_head(latents.feature)
     torch.testing.assert_close(losses["reward"], head.loss(batch.reward[:, 1:]))
     assert differs(losses["reward"], head.loss(batch.reward[:, :-1]))
@@ -262,9 +264,9 @@ def test_the_reward_head_learns_the_reward_of_its_own_row() -> None:
 
 def test_training_starts_from_the_stored_latent_and_not_from_zeros() -> None:
     workflow = shaken_dreamer()
-    draw_the_most_likely(workflow)
+    workflow.draw_the_most_likely()
     batch = synthetic_batch()
-    ours, _ = workflow._world_model_losses(batch, without_context(batch))
+    ours = modelled(workflow, batch).latents
     right, _ = observed(workflow, batch)
     torch.testing.assert_close(ours.deter, right.deter)
     forced = replace(batch, is_first=batch.is_first.clone())
@@ -406,9 +408,8 @@ def test_block_weights_start_small_norms_have_the_large_epsilon_and_every_layer_
     torch.testing.assert_close(ours, formula[0])
     assert differs(ours, formula[1])
 
-    context = small_dreamer()._context
-    modules = [*context.components.modules().values(), *context.controllers.modules().values()]
-    layers = [m for module in modules for m in module.modules() if isinstance(m, (nn.Linear, BlockLinear))]
+    modules = small_dreamer().modules()
+    layers = [m for module in modules.values() for m in module.modules() if isinstance(m, (nn.Linear, BlockLinear))]
     assert len(layers) > 15
     assert all(isinstance(layer.bias, nn.Parameter) for layer in layers)
 

@@ -114,6 +114,7 @@ class Learned:
     modelled: Modelled
     dreamed: Dreamed
     judged: Judged
+    replay_returns: Tensor
     losses: dict[str, Tensor]
 
 
@@ -141,8 +142,7 @@ class DreamerV3(WorldModelWorkflow):
         self._rng: Generator | None = context.rng.stream("update")
         self._config.exploration.check(context.spaces.action)
         self._policies: dict[str, Policy] = {}
-        modules = {**components.modules(), **controllers.modules()}
-        self._optimizer = context.optimizers["model"](trainable_parameters(modules))
+        self._optimizer = context.optimizers["model"](trainable_parameters(self.modules()))
 
     def optimizers(self) -> Mapping[str, Stateful]:
         return {"model": self._optimizer}
@@ -175,10 +175,10 @@ class DreamerV3(WorldModelWorkflow):
         modelled = self._modelled(carry, batch, seen)
         dreamed = self.imagine(horizon=self._config.horizon, starts=modelled.latents.detach().flatten())
         judged = self._judged(dreamed)
-        start_return = judged.returns[:, 0].view_as(seen.reward)
-        replay_value = self._replay_value_loss(modelled.latents, seen, start_return)
+        replay_returns = self._replay_returns(seen, judged.returns[:, 0].view_as(seen.reward))
+        replay_value = self._replay_value_loss(modelled.latents, seen, replay_returns)
         losses = modelled.losses | judged.losses | {"replay_value": replay_value}
-        return Learned(modelled=modelled, dreamed=dreamed, judged=judged, losses=losses)
+        return Learned(modelled=modelled, dreamed=dreamed, judged=judged, replay_returns=replay_returns, losses=losses)
 
     def step(self, learned: Learned, *, progress: Tensor | None = None) -> Metrics:
         metrics = self._optimizer.step(weighted_sum(learned.losses, self._config.loss_weights), progress=progress)
@@ -254,10 +254,14 @@ class DreamerV3(WorldModelWorkflow):
             losses=losses,
         )
 
-    def _replay_value_loss(self, latents: Latent, seen: Batch, start_return: Tensor) -> Tensor:
-        """Along the replayed sequence, with the imagined returns as bootstraps and gradients into the model."""
+    def _replay_returns(self, seen: Batch, start_return: Tensor) -> Tensor:
+        """Along the replayed sequence, with the imagined returns as bootstraps."""
         inside = (~seen.is_last).float()
-        returns = replay_lambda_return(seen.reward, self._live(seen), inside * self._config.replay_lambda, start_return)
+        return replay_lambda_return(seen.reward, self._live(seen), inside * self._config.replay_lambda, start_return)
+
+    def _replay_value_loss(self, latents: Latent, seen: Batch, returns: Tensor) -> Tensor:
+        """The critic on the replayed sequence, with gradients into the model."""
+        inside = (~seen.is_last).float()
         feature = self._read("replay_value", latents.feature)[:, :-1]
         return inside[:, :-1] * self._value_loss(self._critic(feature), feature, returns)
 

@@ -19,17 +19,17 @@ class OneHot:
     """Categorical over the last axis of ``logits``, mixed with ``unimix`` of the uniform distribution."""
 
     def __init__(self, logits: Tensor, *, unimix: float = 0.0) -> None:
-        self._logits = logits.float()
+        self.logits = logits.float()
         self._unimix = unimix
 
     @cached_property
     def probs(self) -> Tensor:
-        probs = self._logits.softmax(-1)
+        probs = self.logits.softmax(-1)
         return torch.add(self._unimix / probs.shape[-1], probs, alpha=1 - self._unimix) if self._unimix else probs
 
     @cached_property
     def log_probs(self) -> Tensor:
-        return self.probs.log() if self._unimix else self._logits.log_softmax(-1)
+        return self.probs.log() if self._unimix else self.logits.log_softmax(-1)
 
     def sample(self, rng: Generator | None) -> Tensor:
         """Class indices; the most likely ones when ``rng`` is None."""

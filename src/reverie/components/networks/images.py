@@ -59,7 +59,7 @@ class ImageDecoder(nn.Module):
     ) -> None:
         super().__init__()
         height, width, channels = picture_shape(spaces)
-        self._channels = {key: spaces[key].shape[-1] for key in sorted(spaces)}
+        self.channels = {key: spaces[key].shape[-1] for key in sorted(spaces)}
         depths = stage_depths(depth)
         if depths[-1] % blocks:
             raise ReverieError(f"the decoder's {depths[-1]} channels must be a multiple of its {blocks} blocks.")
@@ -80,8 +80,8 @@ class ImageDecoder(nn.Module):
         for layer, norm in zip(self.convolutions, self.norms, strict=True):
             x_NHWC = norm(channels_behind(layer(doubled(channels_in_front(x_NHWC)))))
         pictures = channels_behind(self.output(doubled(channels_in_front(x_NHWC)))).float().sigmoid()
-        parts = pictures.unflatten(0, deter.shape[:-1]).split(list(self._channels.values()), dim=-1)
-        return {key: ImageMse(part) for key, part in zip(self._channels, parts, strict=True)}
+        parts = pictures.unflatten(0, deter.shape[:-1]).split(list(self.channels.values()), dim=-1)
+        return {key: ImageMse(part) for key, part in zip(self.channels, parts, strict=True)}
 
     def _map(self, deter_ND: Tensor, stoch_ND: Tensor) -> Tensor:
         height, width, channels = self._map_shape

@@ -19,15 +19,15 @@ class VectorEncoder(nn.Module):
 
     def __init__(self, *, spaces: Mapping[str, Space], layers: int, units: int) -> None:
         super().__init__()
-        self._spaces = _vector_spaces(spaces)
-        self.mlp = Mlp(sum(space.dim for space in self._spaces.values()), layers=layers, units=units)
+        self.spaces = _vector_spaces(spaces)
+        self.mlp = Mlp(sum(space.dim for space in self.spaces.values()), layers=layers, units=units)
 
     @property
     def output_dim(self) -> int:
         return self.mlp.output_dim
 
     def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
-        return self.mlp(torch.cat([_vector(obs[key], space) for key, space in self._spaces.items()], dim=-1))
+        return self.mlp(torch.cat([_vector(obs[key], space) for key, space in self.spaces.items()], dim=-1))
 
 
 class VectorDecoder(nn.Module):
@@ -35,15 +35,15 @@ class VectorDecoder(nn.Module):
 
     def __init__(self, *, spaces: Mapping[str, Space], feature_dim: int, layers: int, units: int) -> None:
         super().__init__()
-        self._spaces = _vector_spaces(spaces)
+        self.spaces = _vector_spaces(spaces)
         self.mlp = Mlp(feature_dim, layers=layers, units=units)
         self.outputs = nn.ModuleDict(
-            {key.replace(".", "_"): linear(self.mlp.output_dim, space.dim) for key, space in self._spaces.items()}
+            {key.replace(".", "_"): linear(self.mlp.output_dim, space.dim) for key, space in self.spaces.items()}
         )
 
     def forward(self, feature: Tensor) -> dict[str, OneHot | OneHots | SymlogMse]:
         hidden = self.mlp(feature)
-        outputs = zip(self._spaces.items(), self.outputs.values(), strict=True)
+        outputs = zip(self.spaces.items(), self.outputs.values(), strict=True)
         return {key: _prediction(layer(hidden), space) for (key, space), layer in outputs}
 
 
