@@ -14,7 +14,8 @@ from reverie.commands.catalogue import CONFIGS
 from reverie.components.controllers.dreamer import restored_latent
 from reverie.runtime.rng import RandomStreams
 from reverie.types import Batch, Phase, RowIndex, Space, Spaces
-from reverie.workflows.dreamer import DreamerV3, Modelled, without_context
+from reverie.workflows.dreamer import DreamerV3, without_context
+from reverie.workflows.dreamer_records import Modelled
 
 OBS_DIM, ACTIONS = 4, 3
 SPACES = Spaces(

@@ -23,6 +23,8 @@ OBS = {
         "camera": Space(shape=(32, 32, 1), dtype="uint8"),
         "speed": VECTOR,
         "room": Space(shape=(), dtype="int64", classes=3),
+        "type": Space(shape=(), dtype="float32"),
+        "robot.arm": VECTOR,
         "cards": Space(shape=(2,), dtype="int64", classes=(5, 5)),
     },
 }

@@ -83,7 +83,7 @@ def _head(name: str, head: TwoHotHead | BinaryHead) -> list[Link]:
 
 def _vector_decoder(decoder: VectorDecoder) -> list[Link]:
     links = network(decoder.mlp, linears="dec/mlp/linear{}", norms="dec/mlp/norm{}")
-    for (key, space), layer in zip(decoder.spaces.items(), decoder.outputs.values(), strict=True):
+    for (key, space), layer in zip(decoder.spaces.items(), decoder.outputs, strict=True):
         assert isinstance(layer, nn.Linear)
         links += dense(f"dec/vec/{key}/{'logits' if space.is_discrete else 'pred'}", layer)
     return links

@@ -16,7 +16,7 @@ from reverie.interop.dreamer_v3_parts import DreamerParts
 from reverie.interop.dreamer_v3_settings import LOSSES
 from reverie.interop.links import Arrays, Link
 from reverie.types import Metrics
-from reverie.workflows.dreamer import Judged, Learned
+from reverie.workflows.dreamer_records import Judged, Learned
 
 
 def replayed(parts: DreamerParts, given: Given, carry: Latent, learned: Learned) -> Arrays:

@@ -22,6 +22,7 @@ from reverie.components.return_computers.td_lambda import replay_lambda_return
 from reverie.types import Batch, Metrics, Phase, Policy, ReverieError, Stateful, require
 from reverie.workflows.base import UpdateResult, WorldModelWorkflow, weighted_sum
 from reverie.workflows.context import WorkflowContext
+from reverie.workflows.dreamer_records import Dreamed, Judged, Learned, Modelled
 
 LOSSES = frozenset(
     ("reconstruction", "reward", "continue", "dynamics", "representation", "policy", "value", "replay_value")
@@ -61,61 +62,6 @@ class DreamerV3Config:
         for name in self.grad_heads:
             if name not in GRAD_HEADS:
                 raise ReverieError(f"`workflow.grad_heads` may name {', '.join(GRAD_HEADS)}, got {name}.")
-
-
-@dataclass(kw_only=True, slots=True)
-class Modelled:
-    """What the world model makes of the trained rows, all [B, T, ...]."""
-
-    tokens: Tensor
-    latents: Latent
-    posterior: Tensor
-    prior: Tensor
-    reconstruction: dict[str, Tensor]
-    """The loss of each decoded key."""
-    losses: dict[str, Tensor]
-
-
-@dataclass(kw_only=True, slots=True)
-class Dreamed:
-    """Imagined sequences [N, H + 1, ...]: index 0 is the replayed start, and every action is chosen at its state."""
-
-    feature: Tensor
-    action: Tensor
-
-
-@dataclass(kw_only=True, slots=True)
-class Judged:
-    """What imagined sequences are worth: ``reward``, ``live`` and ``value`` at H + 1 states, the rest at H."""
-
-    reward: Tensor
-    live: Tensor
-    value: Tensor
-    returns: Tensor
-    scale: Tensor
-    advantage: Tensor
-    entropy: Tensor
-    losses: dict[str, Tensor]
-
-    def metrics(self) -> Metrics:
-        return {
-            "entropy": self.entropy.detach().mean(),
-            "return_mean": self.returns.mean(),
-            "value_mean": self.value.mean(),
-            "reward_mean": self.reward.mean(),
-            "advantage_size": self.advantage.abs().mean(),
-        }
-
-
-@dataclass(kw_only=True, slots=True)
-class Learned:
-    """All losses of one update by name, with their graphs, and what they were computed from."""
-
-    modelled: Modelled
-    dreamed: Dreamed
-    judged: Judged
-    replay_returns: Tensor
-    losses: dict[str, Tensor]
 
 
 class DreamerV3(WorldModelWorkflow):
@@ -161,7 +107,7 @@ class DreamerV3(WorldModelWorkflow):
         self._rng = None
 
     def update(self, batch: Batch, *, phase: Phase) -> UpdateResult:
-        """Losses of world model, actor and critic; one step; then the slow critic follows."""
+        """Losses of world model, actor and critic, and one step on their weighted sum."""
         carry = restored_latent({key: value[:, 0] for key, value in batch.stored.items()}, self._rssm.classes)
         learned = self.learned(carry, batch)
         metrics = learned.judged.metrics()
@@ -181,6 +127,7 @@ class DreamerV3(WorldModelWorkflow):
         return Learned(modelled=modelled, dreamed=dreamed, judged=judged, replay_returns=replay_returns, losses=losses)
 
     def step(self, learned: Learned, *, progress: Tensor | None = None) -> Metrics:
+        """One step of the optimiser; then the slow critic follows the new one."""
         metrics = self._optimizer.step(weighted_sum(learned.losses, self._config.loss_weights), progress=progress)
         self._critic.update_slow()
         return metrics

@@ -173,7 +173,8 @@ class SymlogMse:
         return symexp(self._prediction)
 
     def loss(self, target: Tensor) -> Tensor:
-        return (self._prediction - symlog(target.float())).square().sum(-1)
+        """A single number needs no axis of its own."""
+        return (self._prediction - symlog(target.float()).view_as(self._prediction)).square().sum(-1)
 
 
 class ImageMse:

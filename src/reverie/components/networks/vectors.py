@@ -37,13 +37,12 @@ class VectorDecoder(nn.Module):
         super().__init__()
         self.spaces = _vector_spaces(spaces)
         self.mlp = Mlp(feature_dim, layers=layers, units=units)
-        self.outputs = nn.ModuleDict(
-            {key.replace(".", "_"): linear(self.mlp.output_dim, space.dim) for key, space in self.spaces.items()}
-        )
+        # By position: a key may hold characters, or be a word, that a module cannot be called.
+        self.outputs = nn.ModuleList([linear(self.mlp.output_dim, space.dim) for space in self.spaces.values()])
 
     def forward(self, feature: Tensor) -> dict[str, OneHot | OneHots | SymlogMse]:
         hidden = self.mlp(feature)
-        outputs = zip(self.spaces.items(), self.outputs.values(), strict=True)
+        outputs = zip(self.spaces.items(), self.outputs, strict=True)
         return {key: _prediction(layer(hidden), space) for (key, space), layer in outputs}
 
 
@@ -66,4 +65,4 @@ def _prediction(output: Tensor, space: Space) -> OneHot | OneHots | SymlogMse:
 def _vector(value: Tensor, space: Space) -> Tensor:
     if space.classes is not None:
         return one_hot(value, space.classes)
-    return symlog(value.float())
+    return symlog(value.float() if space.shape else value.float().unsqueeze(-1))
