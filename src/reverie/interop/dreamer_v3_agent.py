@@ -56,23 +56,6 @@ class FixedNoiseNormal(Normal):
 def workflow_of(given: Given, params: Arrays) -> DreamerV3:
     """Initialised, with weights of its own: the given ones are still to be loaded."""
     settings = given.settings
-    rssm = _rssm(given, params)
-    dims = rssm.dims()
-    components: dict[str, Any] = {
-        "encoder": _encoder(given, params),
-        "representation_learner": rssm,
-        "decoder": _decoder(given, params, dims),
-        "reward_head": TwoHotHead(**_head("rew", params, dims), bins=params["rew/head/logits/bias"].size),
-        "continue_head": BinaryHead(**_head("con", params, dims)),
-        "return_computer": TdLambda(lambda_=settings.imagined_lambda),
-        "return_scale": ReturnScale(
-            low_quantile=settings.low_quantile, high_quantile=settings.high_quantile, rate=settings.scale_rate
-        ),
-    }
-    critic = Critic(
-        **_head("val", params, dims), bins=params["val/head/logits/bias"].size, slow_rate=settings.slow_rate
-    )
-    controllers = {"actor": _actor(given, _head("pol", params, dims)), "critic": critic}
     workflow = DreamerV3(
         DreamerV3Config(
             loss_weights=settings.loss_weights,
@@ -85,6 +68,8 @@ def workflow_of(given: Given, params: Arrays) -> DreamerV3:
             grad_heads=tuple(name for name in GRAD_HEADS if name not in settings.stopped),
         )
     )
+    components = _components(given, params)
+    dims = components["representation_learner"].dims()
     workflow.initialize(
         WorkflowContext(
             config={},
@@ -92,13 +77,37 @@ def workflow_of(given: Given, params: Arrays) -> DreamerV3:
             spaces=Spaces(obs=given.obs, action=given.action),
             train_env=None,
             components=WorldModelComponents(components),
-            controllers=ControllerManager(controllers),
+            controllers=ControllerManager(_controllers(given, params, dims)),
             optimizers={"model": partial(LaProp, **settings.optimizer)},
             rng=RandomStreams(0, device=CPU),
         )
     )
     workflow.draw_the_most_likely()
     return workflow
+
+
+def _components(given: Given, params: Arrays) -> dict[str, Any]:
+    settings, rssm = given.settings, _rssm(given, params)
+    dims = rssm.dims()
+    return {
+        "encoder": _encoder(given, params),
+        "representation_learner": rssm,
+        "decoder": _decoder(given, params, dims),
+        "reward_head": TwoHotHead(**_head("rew", params, dims), bins=params["rew/head/logits/bias"].size),
+        "continue_head": BinaryHead(**_head("con", params, dims)),
+        "return_computer": TdLambda(lambda_=settings.imagined_lambda),
+        "return_scale": ReturnScale(
+            low_quantile=settings.low_quantile, high_quantile=settings.high_quantile, rate=settings.scale_rate
+        ),
+    }
+
+
+def _controllers(given: Given, params: Arrays, dims: Mapping[str, int]) -> dict[str, Any]:
+    bins, rate = params["val/head/logits/bias"].size, given.settings.slow_rate
+    return {
+        "actor": _actor(given, _head("pol", params, dims)),
+        "critic": Critic(**_head("val", params, dims), bins=bins, slow_rate=rate),
+    }
 
 
 def _count(pattern: str, params: Arrays) -> int:

@@ -69,23 +69,12 @@ class ObservationDecoder(nn.Module):
     ) -> None:
         super().__init__()
         vectors, images = split_kinds(chosen_spaces(spaces, keys))
-        feature_dim = deter_dim + stoch_dim
-        self.vectors = (
-            VectorDecoder(spaces=vectors, feature_dim=feature_dim, layers=layers, units=units) if vectors else None
-        )
-        self.images = (
-            ImageDecoder(
-                spaces=images,
-                deter_dim=deter_dim,
-                stoch_dim=stoch_dim,
-                units=units,
-                depth=depth,
-                blocks=blocks,
-                kernel=kernel,
-            )
-            if images
-            else None
-        )
+        dims = {"deter_dim": deter_dim, "stoch_dim": stoch_dim, "units": units}
+        self.vectors, self.images = None, None
+        if vectors:
+            self.vectors = VectorDecoder(spaces=vectors, feature_dim=deter_dim + stoch_dim, layers=layers, units=units)
+        if images:
+            self.images = ImageDecoder(spaces=images, depth=depth, blocks=blocks, kernel=kernel, **dims)
 
     def forward(self, deter: Tensor, stoch: Tensor) -> dict[str, Prediction]:
         found: dict[str, Prediction] = {}
