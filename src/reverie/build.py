@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -11,9 +10,14 @@ import torch
 from omegaconf import DictConfig
 
 from reverie.buffers.base import Buffer
-from reverie.configuration import Allow, instantiate, plain, section, unknown_key
+from reverie.configuration import Allow, check_node, instantiate, plain, section, unknown_key
 from reverie.environments.base import Environment
+from reverie.environments.parallel.batch_simulator import BatchSimulator
+from reverie.environments.parallel.batched import BatchedEnvironments
+from reverie.environments.parallel.maker import Maker
+from reverie.environments.parallel.separate import SeparateEnvironments
 from reverie.environments.vector import VectorEnvironment
+from reverie.node_walk import is_node
 from reverie.orchestration.checkpoint import CheckpointConfig, CheckpointManager
 from reverie.orchestration.display import Display
 from reverie.orchestration.evaluator import EVALUATION_BUFFER, EvaluationConfig, Evaluator
@@ -57,6 +61,8 @@ class EnvironmentConfig:
     """The section without its ``simulator``, which is the ``_target_`` node of one environment."""
 
     num_envs: int = 1
+    in_workers: bool = True
+    """Whether each simulator has a process of its own, which can die and be started again without ending the run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,10 +98,7 @@ def assemble(config: DictConfig, *, device: torch.device, allow: Allow) -> Parts
     evaluation = section(EvaluationConfig, config.evaluation, path="evaluation")
     section(SizeConfig, config.size, path="size")
     rng = RandomStreams(experiment.seed, device=device)
-    environment, make = _environment(config, allow)
-    train_env = VectorEnvironment(
-        make, num_envs=environment.num_envs, seed=derived_seed(experiment.seed, "train") % 2**31
-    )
+    train_env = environments(config, num_envs=None, seed=derived_seed(experiment.seed, "train") % 2**31, allow=allow)
     eval_env = evaluation_environment(config, episodes=evaluation.episodes, allow=allow)
     streams = {EVALUATION_BUFFER: eval_env.num_envs}
     buffers: dict[str, Buffer] = {
@@ -124,8 +127,44 @@ def assemble(config: DictConfig, *, device: torch.device, allow: Allow) -> Parts
 def evaluation_environment(config: DictConfig, *, episodes: int, allow: Allow) -> VectorEnvironment:
     """No more environments than episodes. They are reset with a seed of their own before they are used."""
     evaluation = section(EvaluationConfig, config.evaluation, path="evaluation")
-    _, make = _environment(config, allow)
-    return VectorEnvironment(make, num_envs=min(evaluation.envs, episodes), seed=0)
+    return environments(config, num_envs=min(evaluation.envs, episodes), seed=0, allow=allow)
+
+
+def environments(config: DictConfig, *, num_envs: int | None, seed: int, allow: Allow) -> VectorEnvironment:
+    """``num_envs`` copies of the configured task; None takes the number from the configuration."""
+    given = plain(config.environment)
+    node = given.pop("simulator", None)
+    environment = section(EnvironmentConfig, given, path="environment")
+    count = environment.num_envs if num_envs is None else num_envs
+    if is_node(node):
+        target = located(node["_target_"], path="environment.simulator._target_", allow=allow)
+        if isinstance(target, type) and issubclass(target, BatchSimulator):
+            path = "environment.simulator"
+            return BatchedEnvironments(
+                lambda given: instantiate(node, path=path, allow=allow, num_envs=count, seed=given), seed=seed
+            )
+    maker = simulator_maker(node, allow=allow)
+    # An interpreter of its own is a process of its own, whatever was asked for.
+    in_workers = environment.in_workers or maker.interpreter is not None
+    return SeparateEnvironments(maker, num_envs=count, seed=seed, in_workers=in_workers)
+
+
+def simulator_maker(node: Any, *, allow: Allow) -> Maker:
+    """The simulator that ``environment.simulator`` describes, checked but not made."""
+    path = "environment.simulator"
+    check_node(node, path=path, allow=allow)
+    target = located(node["_target_"], path=f"{path}._target_", allow=allow)
+    interpreter = getattr(target, "interpreter", None)
+    if interpreter is not None:
+        arguments = {key: value for key, value in node.items() if key != "_target_"}
+        return Maker(module=target.__module__, name=target.__name__, arguments=arguments, interpreter=interpreter)
+    return Maker(
+        module="reverie.node_walk",
+        name="made_from_node",
+        arguments={"node": node, "path": path, "allow": allow},
+        needs_rendering=getattr(target, "needs_rendering", False),
+        summary=getattr(target, "summary", Environment.summary),
+    )
 
 
 def assemble_workflow(
@@ -183,13 +222,6 @@ def assemble_orchestrator(config: DictConfig, parts: Parts, *, folder: Path, dis
         display=display,
         labels={"experiment": resolved["experiment"]["name"], "task": resolved["task"], "logdir": str(folder)},
     )
-
-
-def _environment(config: DictConfig, allow: Allow) -> tuple[EnvironmentConfig, Callable[[], Environment]]:
-    given = plain(config.environment)
-    simulator = given.pop("simulator", None)
-    environment = section(EnvironmentConfig, given, path="environment")
-    return environment, lambda: instantiate(simulator, path="environment.simulator", allow=allow)
 
 
 def _space_node(space: Space) -> dict[str, Any]:

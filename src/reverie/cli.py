@@ -19,6 +19,7 @@ _COMMANDS = {
     "eval": ("evaluate", "play episodes with a trained agent and print the scores"),
     "tasks": ("tasks", "list the tasks an agent can be trained on, and whether they run here"),
     "doctor": ("doctor", "check this machine: Python, torch, GPU, disk, and one step in every suite"),
+    "env": ("env", "add an interpreter for an old simulator, or check a task, your own too"),
     "test": ("test", "run the tests of this checkout"),
 }
 """Command name to its module under `reverie.commands` and a line of help."""

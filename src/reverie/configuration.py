@@ -59,10 +59,15 @@ def instantiate(node: Mapping[Any, Any], *, path: str, allow: Allow, **extra: An
     arguments that the config cannot hold; they are passed on as they are.
     """
     given = plain(node)
-    if not is_node(given):
-        raise ReverieError(f"`{path}` must be a mapping with a `_target_`, got {shown(given)}")
-    CheckWalk(allow=allow).node(given, path, extra=extra)
+    check_node(given, path=path, allow=allow, **extra)
     return BuildWalk(allow=allow).node(given, path, extra=extra)
+
+
+def check_node(node: Any, *, path: str, allow: Allow, **extra: Any) -> None:
+    """Refuses a node that cannot be made as it is written; calls nothing in it."""
+    if not is_node(node):
+        raise ReverieError(f"`{path}` must be a mapping with a `_target_`, got {shown(node)}")
+    CheckWalk(allow=allow).node(node, path, extra=extra)
 
 
 def check_sections(config: Mapping[Any, Any]) -> None:

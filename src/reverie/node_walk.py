@@ -129,6 +129,11 @@ class BuildWalk(CheckWalk):
             raise ReverieError(f"`{path}`: {error}") from error
 
 
+def made_from_node(node: Mapping[str, Any], *, path: str, allow: Sequence[str] | None) -> Any:
+    """What a checked node describes. Worker processes call this, by name."""
+    return BuildWalk(allow=allow).node(node, path)
+
+
 def _scalar(annotation: Any, value: Any, path: str) -> Any:
     if not _fits(annotation, value):
         raise mismatch(annotation, value, path)

@@ -82,8 +82,8 @@ def _lasting(state: State) -> State:
     return {**state, "orchestrator": own, "logger": logger}
 
 
-def _last(run: Path) -> tuple[Loaded, State]:
-    """The newest checkpoint, and the rows that its buffers hold once they are loaded."""
+def last_buffers(run: Path) -> tuple[Loaded, dict[str, WorldModelSequenceBuffer]]:
+    """The newest checkpoint, and its buffers, loaded."""
     said: list[str] = []
     manager = CheckpointManager(run, config=CheckpointConfig(), say=said.append)
     loaded = manager.load()
@@ -98,9 +98,16 @@ def _last(run: Path) -> tuple[Loaded, State]:
         for name in streams
     }
     manager.restore_buffers(loaded, buffers)
-    rows: State = {}
     for name, buffer in buffers.items():
         buffer.set_state(loaded.state["buffers"][name])
+    return loaded, buffers
+
+
+def _last(run: Path) -> tuple[Loaded, State]:
+    """The newest checkpoint, and the rows that its buffers hold."""
+    loaded, buffers = last_buffers(run)
+    rows: State = {}
+    for name, buffer in buffers.items():
         rows[name] = {str(index): buffer.chunk(index) for index in buffer.closed_chunks()}
         rows[name]["open"] = buffer.get_state()
     return loaded, rows

@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,10 +16,8 @@ from omegaconf import DictConfig
 
 from reverie import session
 from reverie.cli import main
-from reverie.commands import doctor, tasks
 from reverie.commands import test as test_command
 from reverie.configuration import SECTIONS, config_text
-from reverie.environments.base import TaskInfo
 from reverie.types import ReverieError
 
 Sentence = Callable[..., str]
@@ -149,8 +146,8 @@ def test_a_task_brings_its_suite_whatever_its_name_contains(trained: list[DictCo
         (["experiment.seed=[1"], "cannot read `experiment.seed=[1`"),
         (["experiment.seed"], "cannot read `experiment.seed`"),
         (["experiment.seed=1,2"], "add --multirun"),
-        (["task=atari_pong"], "unknown suite 'atari' (available: "),
-        (["--multirun", "task=gym_A-v1,atari_pong"], "unknown suite 'atari' (available: "),
+        (["task=pacman_maze"], "unknown suite 'pacman' (available: "),
+        (["--multirun", "task=gym_A-v1,pacman_maze"], "unknown suite 'pacman' (available: "),
         (["--mltirun"], "unknown option `--mltirun`: did you mean `--multirun`?"),
         (["--config-dir", "nowhere"], "not found"),
         (["--resolve"], "--resolve"),
@@ -289,39 +286,6 @@ def test_eval_prints_a_table_or_json(
     assert calls == [(run, nothing), (run, {"episodes": 3, "seed": 0, "checkpoint": "c", "allow": ["p"]})]
     assert "must be a positive integer" in sentence("eval", str(run), "--episodes", "0")
     assert "is not a run folder" in sentence("eval", "nowhere")
-
-
-def test_tasks_are_listed_and_found(capsys: pytest.CaptureFixture[str], sentence: Sentence) -> None:
-    assert main(["tasks", "gym_cartpole*"]) == 0
-    heading, *lines = capsys.readouterr().out.splitlines()
-    assert heading.startswith("task")
-    assert [line.split()[0] for line in lines] == ["gym_CartPole-v1"]
-    assert lines[0].endswith("yes")
-    assert "did you mean `gym_CartPole-v1`?" in sentence("tasks", "cartpol-v1")
-
-
-def test_patterns_are_parts_or_globs() -> None:
-    assert tasks.matches("gym_CartPole-v1", "cartPOLE")
-    assert tasks.matches("gym_CartPole-v1", "gym_*")
-    assert not tasks.matches("gym_CartPole-v1", "cart*")
-
-
-def test_doctor_finds_this_machine_fit(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor"]) == 0
-    out = capsys.readouterr().out
-    assert "one step in gym_" in out
-    assert out.splitlines()[-1].startswith("Ready")
-
-
-def test_doctor_names_what_is_in_the_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    broken = ModuleType("reverie.environments.broken")
-    info = TaskInfo(name="broken_x", observation="", action="", episode_steps=None, frames_per_step=1)
-    broken.__dict__["tasks"] = lambda: [info]
-    monkeypatch.setattr(tasks, "suites", lambda: [broken])
-    assert main(["doctor"]) == 1
-    assert "Not ready: see suite broken." in capsys.readouterr().out
-    assert not doctor.disk(2**29).is_fine
-    assert doctor.disk(2**31).is_fine
 
 
 @pytest.mark.parametrize(("body", "code", "closing"), [("True", 0, "1 passed in"), ("False", 1, "1 failed in")])

@@ -44,7 +44,7 @@ FORGOTTEN = {
     "stream of evaluations": Forget("reverie.runtime.rng:RandomStreams.set_state", "act/eval"),
     "stream of updates": Forget("reverie.runtime.rng:RandomStreams.set_state", "update"),
     "stream of the replay": Forget("reverie.runtime.rng:RandomStreams.set_state", "replay/replay"),
-    "environments": Forget("reverie.environments.vector:VectorEnvironment.set_state"),
+    "environments": Forget("reverie.environments.parallel.separate:SeparateEnvironments.set_state"),
     "moments of the optimiser": Forget("reverie.runtime.optimizer:LaProp.set_state", "square"),
     "rows since the last chunk": Forget(
         "reverie.buffers.world_model_sequence:WorldModelSequenceBuffer.set_state", "tail"

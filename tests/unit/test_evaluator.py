@@ -9,7 +9,7 @@ from torch import Tensor
 
 from reverie.buffers.world_model_sequence import WorldModelSequenceBuffer
 from reverie.environments.base import Environment
-from reverie.environments.vector import VectorEnvironment
+from reverie.environments.parallel.separate import SeparateEnvironments
 from reverie.orchestration.evaluator import EvaluationConfig, Evaluator
 from reverie.types import Carry, Mode, Observation, ReverieError, Space, Spaces, Timestep
 
@@ -61,7 +61,7 @@ def evaluator(
     lengths: list[int], *, episodes: int, buffer: WorldModelSequenceBuffer | None = None, seed: int = 0
 ) -> Evaluator:
     remaining = iter(lengths)
-    env = VectorEnvironment(lambda: Fixed(next(remaining)), num_envs=len(lengths), seed=0)
+    env = SeparateEnvironments(lambda: Fixed(next(remaining)), num_envs=len(lengths), seed=0, in_workers=False)
     return Evaluator(env, episodes=episodes, seed=seed, device=torch.device("cpu"), buffer=buffer)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from reverie.environments.base import Environment, Resume, environment_seed
+from reverie.environments.parallel.separate import SeparateEnvironments
 from reverie.environments.vector import VectorEnvironment
 from reverie.types import Observation, ReverieError, Space, Spaces, State, Timestep
 
@@ -75,7 +76,7 @@ class Walk(Environment):
 
 
 def walks(num_envs: int = 3, resume: Resume = "replay", seed: int = 7) -> VectorEnvironment:
-    return VectorEnvironment(lambda: Walk(resume), num_envs=num_envs, seed=seed)
+    return SeparateEnvironments(lambda: Walk(resume), num_envs=num_envs, seed=seed, in_workers=False)
 
 
 def ones(num_envs: int = 3) -> Tensor:
@@ -106,7 +107,7 @@ def test_the_last_observation_is_seen_and_the_next_step_resets_and_ignores_the_a
         made.append(Walk())
         return made[-1]
 
-    envs = VectorEnvironment(make, num_envs=2, seed=0)
+    envs = SeparateEnvironments(make, num_envs=2, seed=0, in_workers=False)
     seen = [envs.observe()] + [envs.step(ones(2)) for _ in range(LENGTH)]
     assert [bool(one.is_last.all()) for one in seen] == [False] * LENGTH + [True]
     fresh = envs.step(torch.full((2,), 2))  # action 2 raises where it is not ignored
@@ -129,9 +130,8 @@ def test_observe_begins_once_and_returns_what_step_returned() -> None:
 
 
 def test_reset_begins_the_episodes_of_another_seed() -> None:
-    envs = VectorEnvironment(lambda: Walk(), num_envs=1, seed=0)
-    env = envs._slots[0].environment
-    assert isinstance(env, Walk)
+    env = Walk()
+    envs = SeparateEnvironments(lambda: env, num_envs=1, seed=0, in_workers=False)
     envs.observe()
     envs.step(ones(1))
     again = envs.reset(seed=7)
@@ -210,10 +210,10 @@ def test_a_simulator_that_does_not_repeat_ends_its_episode_as_truncated_and_says
     def make() -> Walk:
         return Walk(drift=lambda: float(next(drift)))
 
-    envs = VectorEnvironment(make, num_envs=2, seed=0)
+    envs = SeparateEnvironments(make, num_envs=2, seed=0, in_workers=False)
     envs.observe()
     saved = envs.step(ones(2))
-    other = VectorEnvironment(make, num_envs=2, seed=0)
+    other = SeparateEnvironments(make, num_envs=2, seed=0, in_workers=False)
     other.set_state(envs.get_state())
     assert other.inexact is not None
     assert "not exact" in other.inexact
@@ -229,7 +229,7 @@ def test_a_simulator_that_does_not_repeat_ends_its_episode_as_truncated_and_says
 
 def test_a_first_observation_that_does_not_repeat_begins_a_new_episode() -> None:
     drift = count()
-    envs = VectorEnvironment(lambda: Walk(drift=lambda: float(next(drift))), num_envs=1, seed=0)
+    envs = SeparateEnvironments(lambda: Walk(drift=lambda: float(next(drift))), num_envs=1, seed=0, in_workers=False)
     envs.observe()
     envs.set_state(envs.get_state())
     assert envs.inexact is not None
@@ -280,7 +280,7 @@ def test_a_failing_simulator_keeps_its_traceback_and_says_where_it_was() -> None
     with pytest.raises(RuntimeError, match="the floor gave way") as caught:
         envs.step(torch.tensor([1, 2, 1]))
     (note,) = caught.value.__notes__
-    assert "environment 1 of 3 (test_walk)" in note
+    assert "environment 1 (test_walk)" in note
     assert "reset_count 1" in note
     assert "step 2" in note
 
@@ -312,7 +312,7 @@ def test_copies_with_different_spaces_are_refused_and_closed() -> None:
         return made[-1]
 
     with pytest.raises(ReverieError, match="Copy 1 of test_walk has other spaces"):
-        VectorEnvironment(make, num_envs=2, seed=0)
+        SeparateEnvironments(make, num_envs=2, seed=0, in_workers=False)
     assert [env.num_closes for env in made] == [1, 1]
 
 
@@ -326,7 +326,7 @@ def test_close_reaches_every_environment_even_when_a_later_one_cannot_be_made() 
         return made[-1]
 
     with pytest.raises(RuntimeError, match="no third one"):
-        VectorEnvironment(make, num_envs=3, seed=0)
+        SeparateEnvironments(make, num_envs=3, seed=0, in_workers=False)
     assert [env.num_closes for env in made] == [1, 1]
 
 

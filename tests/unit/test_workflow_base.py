@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.environments.base import Environment
-from reverie.environments.vector import VectorEnvironment
+from reverie.environments.parallel.separate import SeparateEnvironments
 from reverie.runtime.optimizer import LaProp
 from reverie.runtime.rng import RandomStreams
 from reverie.types import Carry, Mode, Observation, Phase, Policy, ReverieError, Space, Spaces, Timestep
@@ -73,7 +73,7 @@ def context(*, num_envs: int = 2, components: dict[str, Any] | None = None, has_
         config={},
         device=CPU,
         spaces=SPACES,
-        train_env=VectorEnvironment(Countdown, num_envs=num_envs, seed=0) if has_env else None,
+        train_env=SeparateEnvironments(Countdown, num_envs=num_envs, seed=0, in_workers=False) if has_env else None,
         components=WorldModelComponents(components or {}),
         controllers=ControllerManager({"actor": nn.Linear(2, 2), "planner": Counting(0)}),
         optimizers={},

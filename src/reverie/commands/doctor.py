@@ -2,117 +2,135 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
-from types import ModuleType
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Literal
 
 from reverie.commands.arguments import Parser
-
-if TYPE_CHECKING:
-    from reverie.environments.base import Environment
+from reverie.orchestration.command_name import reverie_command
 
 _DESCRIPTION = """\
-Check this machine: Python, torch, CUDA, disk and memory, one real step in every environment suite, and the extras.
+Check this machine: Python, torch, CUDA, OpenGL, disk and memory, one real step in every environment suite, and the
+extras.
 
-The exit code is 0 when training can start and 1 when something is in its way."""
+The exit code is 0 when training can start and 1 when something is in its way. A suite that is not installed is not in
+the way; its line says how to get it."""
 
 _GIB = 2**30
+_MIB = 2**20
 _MIN_DISK_BYTES = 1 * _GIB
+_MIN_SHARED_BYTES = 16 * _MIB
+_STEP_SECONDS = 120.0
+_CORE_SUITES = ("builtin", "gym")
+"""The suites that need nothing but Reverie itself."""
+
+Verdict = Literal["ok", "--", "BAD"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One line of the report. A finding that is not ``is_fine`` stands in the way of training."""
+    """One line of the report: in order, not usable here, or in the way of training."""
 
     name: str
     text: str
-    is_fine: bool = True
+    verdict: Verdict = "ok"
 
 
 def run(arguments: list[str]) -> int:
     Parser("doctor", description=_DESCRIPTION).parse_args(arguments)
-    problems = []
+    found: list[Finding] = []
     for finding in findings():
-        print(f"{'ok ' if finding.is_fine else 'BAD'}  {finding.name:<14}{finding.text}", flush=True)
-        if not finding.is_fine:
-            problems.append(finding.name)
-    print(f"Not ready: see {', '.join(problems)}." if problems else "Ready: start with `reverie train`.")
-    return 1 if problems else 0
+        print(f"{finding.verdict:<4} {finding.name:<18}{finding.text}", flush=True)
+        found.append(finding)
+    bad = [one.name for one in found if one.verdict == "BAD"]
+    unusable = [one.name for one in found if one.verdict == "--"]
+    if unusable:
+        print(f"Not usable here: {', '.join(unusable)}.")
+    print(f"Not ready: see {', '.join(bad)}." if bad else f"Ready: start with `{reverie_command('train')}`.")
+    return 1 if bad else 0
 
 
 def findings() -> Iterator[Finding]:
     """The report, line by line, as the checks are made."""
+    from reverie.environments.suites import example_of, suite_names
+
     yield _python(sys.version_info[:3])
     yield from _torch()
+    yield rendering()
     yield disk(shutil.disk_usage(os.curdir).free)
     yield Finding(name="memory", text=f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / _GIB:.1f} GiB")
-    from reverie.commands.tasks import suites
-
-    for suite in suites():
-        yield stepped(suite)
+    if Path("/dev/shm").is_dir():
+        yield shared_memory(shutil.disk_usage("/dev/shm").free)
+    yield from stepped([example_of(name) for name in suite_names()])
     yield from _extras()
 
 
 def disk(free_bytes: int) -> Finding:
     """Whether the working directory, where runs/ is made, has room for a run."""
     text = f"{free_bytes / _GIB:.1f} GiB free in the working directory"
-    is_fine = free_bytes >= _MIN_DISK_BYTES
-    return Finding(name="disk", text=text if is_fine else f"{text}; free at least 1 GiB", is_fine=is_fine)
+    if free_bytes >= _MIN_DISK_BYTES:
+        return Finding(name="disk", text=text)
+    return Finding(name="disk", text=f"{text}; free at least 1 GiB", verdict="BAD")
 
 
-def stepped(suite: ModuleType) -> Finding:
-    """Makes the first task of ``suite`` that should run here, and takes one step in it."""
-    name = f"suite {suite.__name__.rpartition('.')[2]}"
-    tasks = suite.tasks()
-    runnable = [task.name for task in tasks if task.problem is None]
-    if not runnable:
-        return Finding(name=name, text=f"not installed: {tasks[0].problem if tasks else 'it has no tasks'}")
+def shared_memory(free_bytes: int) -> Finding:
+    """Whether worker processes have room for their observations; containers often come with very little."""
+    text = f"{free_bytes / _MIB:.0f} MiB free in /dev/shm"
+    if free_bytes >= _MIN_SHARED_BYTES:
+        return Finding(name="shared memory", text=text)
+    return Finding(name="shared memory", text=f"{text}; give the container more (--shm-size=1g)", verdict="BAD")
+
+
+def rendering() -> Finding:
+    """Which way to draw works here. Most tasks need none, so that none is not in the way."""
+    from reverie.environments.rendering.choice import rendering_backend
+    from reverie.types import ReverieError
+
     try:
-        _take_step(suite, runnable[0])
-    except Exception as error:  # whatever a simulator raises is the finding
-        return Finding(name=name, text=f"{runnable[0]} fails: {type(error).__name__}: {error}", is_fine=False)
-    return Finding(name=name, text=f"one step in {runnable[0]}; {len(runnable)} of {len(tasks)} tasks run here")
+        return Finding(name="OpenGL", text=rendering_backend())
+    except ReverieError as error:
+        return Finding(name="OpenGL", text=str(error), verdict="--")
 
 
-def _take_step(suite: ModuleType, task: str) -> None:
-    import numpy as np
+def stepped(tasks: Sequence[str], *, timeout_seconds: float = _STEP_SECONDS) -> Iterator[Finding]:
+    """One real step in each task, in a child process, so that a crash or a hang is a finding like any other."""
+    from reverie.environments.child_process import NoAnswer, answers
+    from reverie.environments.suites import suite_of, tasks_of
 
-    environment = _environment_class(suite)(task=task)
-    try:
-        environment.reset(seed=0)
-        action = environment.spaces.action
-        environment.step(np.zeros(action.shape, dtype=action.dtype))
-    finally:
-        environment.close()
-
-
-def _environment_class(suite: ModuleType) -> Callable[..., Environment]:
-    """The suite's own environment; every suite makes it from `task=NAME`."""
-    from reverie.environments.base import Environment
-
-    classes = [found for found in vars(suite).values() if inspect.isclass(found) and issubclass(found, Environment)]
-    return next(found for found in classes if found.__module__ == suite.__name__)
+    given = answers("reverie.commands.suite_step", tasks, timeout_seconds=timeout_seconds)
+    for task, answer in zip(tasks, given, strict=True):
+        suite = suite_of(task)
+        name = f"suite {suite}"
+        if isinstance(answer, NoAnswer):
+            yield Finding(name=name, text=f"{task} {answer.why}", verdict="BAD")
+        elif answer["info"]["problem"] is not None:
+            problem = str(answer["info"]["problem"]).removeprefix(f"{task} ")
+            yield Finding(name=name, text=problem, verdict="BAD" if suite in _CORE_SUITES else "--")
+        elif answer["failure"] is not None:
+            yield Finding(name=name, text=f"{task} fails: {answer['failure']}", verdict="BAD")
+        else:
+            yield Finding(name=name, text=f"one step in {task}; {len(tasks_of(suite))} tasks")
 
 
 def _python(found: tuple[int, int, int]) -> Finding:
     text = ".".join(map(str, found))
-    is_fine = (3, 11) <= found[:2] <= (3, 13)
-    return Finding(name="python", text=text if is_fine else f"{text}; install 3.11, 3.12 or 3.13", is_fine=is_fine)
+    if (3, 11) <= found[:2] <= (3, 13):
+        return Finding(name="python", text=text)
+    return Finding(name="python", text=f"{text}; install 3.11, 3.12 or 3.13", verdict="BAD")
 
 
 def _torch() -> Iterator[Finding]:
     import torch
 
     product = float(torch.ones(8).dot(torch.ones(8)))
-    threads = f"{torch.get_num_threads()} threads"
-    yield Finding(name="torch", text=f"{torch.__version__}, {threads}", is_fine=product == 8.0)
+    text = f"{torch.__version__}, {torch.get_num_threads()} threads"
+    yield Finding(name="torch", text=text, verdict="ok" if product == 8.0 else "BAD")
     if not torch.cuda.is_available():
         yield Finding(name="cuda", text="none; training runs on the CPU")
         return
@@ -123,7 +141,9 @@ def _torch() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    """Each optional dependency; a missing one is no problem, its line says how to get it."""
+    """Each optional dependency that is no suite; a missing one is no problem, its line says how to get it."""
+    from reverie.environments.suites import suite_names
+
     try:
         lines = requires("reverie") or []
     except PackageNotFoundError:
@@ -131,7 +151,7 @@ def _extras() -> Iterator[Finding]:
         return
     for line in lines:
         match = re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", line)
-        if match:
+        if match and match[2] not in (*suite_names(), "all"):
             yield Finding(name=f"extra {match[2]}", text=_installed(package=match[1], extra=match[2]))
 
 

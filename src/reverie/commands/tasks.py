@@ -2,52 +2,47 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+from collections.abc import Sequence
+from contextlib import nullcontext
 from fnmatch import fnmatchcase
-from types import ModuleType
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
 from reverie.commands.arguments import Parser
+from reverie.orchestration.command_name import reverie_command
 
 if TYPE_CHECKING:
     from reverie.environments.base import TaskInfo
+    from reverie.types import ReverieError
 
 _DESCRIPTION = """\
-List the tasks of every environment suite: what the agent sees, how it acts, and whether the task runs here.
+List what an agent can be trained on. Without PATTERN: the suites, one line each. With it: every task that fits, with
+what the agent sees, how it acts, how long an episode is, and whether the task runs here.
 
-Train on one with `reverie train task=NAME`. A task of your own is `gym:my_package:MyEnv-v0`."""
+A task of your own is gym:my_package:MyEnv-v0."""
 
 _EPILOG = """\
 examples:
-  reverie tasks
-  reverie tasks cartpole          names that contain the text
-  reverie tasks 'gym_*-v1'        names that match the pattern"""
+  %(prog)s
+  %(prog)s cartpole          names that contain the text
+  %(prog)s 'gym_*-v1'        names that match the pattern
+  %(prog)s '*'               all of them, which takes a while"""
 
-_HEADINGS = ("task", "observation", "action", "episode steps", "frames per step", "runs here")
+_SUITE_HEADINGS = ("suite", "tasks", "example", "runs here")
+_TASK_HEADINGS = ("task", "observation", "action", "episode steps", "frames per step", "runs here")
 
 
 def run(arguments: list[str]) -> int:
     parser = Parser("tasks", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("pattern", metavar="PATTERN", nargs="?", default="", help="part of a name, or a glob")
     pattern = parser.parse_args(arguments).pattern
-    found = [task for module in suites() for task in module.tasks()]
-    chosen = [task for task in found if matches(task.name, pattern)]
+    if not pattern:
+        _show_suites()
+        return 0
+    chosen = _chosen(pattern)
     if not chosen:
-        raise _no_match(pattern, [task.name for task in found])
-    _show([_row(task) for task in chosen])
+        raise _no_match(pattern)
+    _show(_TASK_HEADINGS, [_row(info) for info in _described(chosen)])
     return 0
-
-
-def suites() -> list[ModuleType]:
-    """The modules of `reverie.environments` that offer ``tasks()``, one per suite."""
-    package = importlib.import_module("reverie.environments")
-    names = sorted(found.name for found in pkgutil.iter_modules(package.__path__))
-    modules = [importlib.import_module(f"reverie.environments.{name}") for name in names]
-    return [module for module in modules if hasattr(module, "tasks")]
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -57,30 +52,76 @@ def matches(name: str, pattern: str) -> bool:
     return pattern.lower() in name.lower()
 
 
-def _no_match(pattern: str, names: list[str]) -> Exception:
-    from reverie.configuration import nearest
+def short_problem(info: TaskInfo) -> str:
+    """What is in the way of a task, for a line that already names it."""
+    return (info.problem or "").removeprefix(f"{info.name} ")
+
+
+def _chosen(pattern: str) -> list[str]:
+    from reverie.environments.suites import suite_names, tasks_of
+
+    if pattern.startswith("gym:"):  # somebody's own, which no list holds
+        return [pattern]
+    return [task for name in suite_names() for task in tasks_of(name) if matches(task, pattern)]
+
+
+def _show_suites() -> None:
+    from reverie.environments.suites import example_of, suite_names, suite_of, tasks_of
+
+    examples = [example_of(name) for name in suite_names()]
+    rows = []
+    for info in _described(examples):
+        name = suite_of(info.name)
+        rows.append((name, str(len(tasks_of(name))), info.name, short_problem(info) or "yes"))
+    _show(_SUITE_HEADINGS, rows)
+    print(f"\nOne suite, or tasks by name:  {reverie_command('tasks', 'gym')}  {reverie_command('tasks', 'cartpole')}")
+    print(f"Train on one:                 {reverie_command('train', 'task=gym_CartPole-v1')}")
+    print(f"Check one, your own too:      {reverie_command('env', 'check', 'gym:my_package:MyEnv-v0')}")
+
+
+def _described(tasks: Sequence[str]) -> list[TaskInfo]:
+    """All descriptions; a terminal shows meanwhile how far it is."""
+    from rich.console import Console
+
+    from reverie.environments.task_descriptions import descriptions
+
+    console = Console(stderr=True)
+    found: list[TaskInfo] = []
+    with console.status("") if console.is_terminal else nullcontext() as status:
+        for info in descriptions(tasks):
+            found.append(info)
+            if status is not None:
+                status.update(f"{len(found)} of {len(tasks)}: {info.name}")
+    return found
+
+
+def _no_match(pattern: str) -> ReverieError:
+    from reverie.environments.suites import nearest_task
     from reverie.types import ReverieError
 
-    # People type `cartpol`, not `gym_cartpol`: compare with and without the suite.
-    short = {name.partition("_")[2]: name for name in names} | {name: name for name in names}
-    near = nearest(pattern, short)
-    hint = f"did you mean `{short[near]}`?" if near else "`reverie tasks` lists them all"
+    near = nearest_task(pattern)
+    hint = f"did you mean `{near}`?" if near else f"`{reverie_command('tasks')}` lists the suites"
     return ReverieError(f"no task matches `{pattern}`: {hint}")
 
 
-def _row(task: TaskInfo) -> tuple[str, ...]:
-    steps = "no limit" if task.episode_steps is None else str(task.episode_steps)
-    return task.name, task.observation, task.action, steps, str(task.frames_per_step), task.problem or "yes"
+def _row(info: TaskInfo) -> tuple[str, ...]:
+    steps = "no limit" if info.episode_steps is None else str(info.episode_steps)
+    if info.problem is not None:
+        return info.name, info.observation, info.action, "", "", short_problem(info)
+    return info.name, info.observation, info.action, steps, str(info.frames_per_step), "yes"
 
 
-def _show(rows: list[tuple[str, ...]]) -> None:
-    console = Console(highlight=False)
+def _show(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, markup=False)  # a bracket in `pip install "x[y]"` is no markup
     if console.is_terminal:
-        table = Table(*_HEADINGS)
+        table = Table(*headings)
         for row in rows:
             table.add_row(*row)
         console.print(table)
         return
-    widths = [max(len(row[column]) for row in (_HEADINGS, *rows)) for column in range(len(_HEADINGS))]
-    for row in (_HEADINGS, *rows):
+    widths = [max(len(row[column]) for row in (headings, *rows)) for column in range(len(headings))]
+    for row in (headings, *rows):
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

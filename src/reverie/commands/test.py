@@ -10,11 +10,14 @@ from pathlib import Path
 
 import reverie
 from reverie.commands.arguments import Parser
+from reverie.commands.system_libraries import install_packages
 
 _DESCRIPTION = """\
 Run the tests of this checkout with pytest, in parallel; further arguments go to pytest.
 
-`--all` adds the long ones: many kills and resumes, and full learning runs."""
+`--all` adds the long ones: many kills and resumes, and full learning runs. Every environment suite is tested, so the
+system libraries that some of them need are installed first where that is possible (root on Debian or Ubuntu);
+`--as-it-is` leaves the system alone."""
 
 _EPILOG = """\
 examples:
@@ -28,10 +31,13 @@ _MAX_WORKERS = 8  # each worker imports torch, about half a gigabyte
 def run(arguments: list[str]) -> int:
     parser = Parser("test", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("--all", action="store_true", help="also the long tests")
+    parser.add_argument("--as-it-is", action="store_true", help="install no system libraries")
     given, rest = parser.parse_known_args(arguments)
     root = checkout(Path(reverie.__file__))
     for module, package in (("pytest", "pytest"), ("xdist", "pytest-xdist")):
         _require(module, package)
+    if not given.as_it_is:
+        install_packages()
     command = [sys.executable, "-m", "pytest", *pytest_arguments(root, rest, is_complete=given.all)]
     return subprocess.run(command, check=False).returncode
 

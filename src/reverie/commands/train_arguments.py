@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import Path
 
-from reverie.commands.catalogue import options
+from reverie.commands.catalogue import CONFIGS, default_experiment, options
 from reverie.commands.hydra_messages import unknown_option
 from reverie.configuration import nearest
 from reverie.orchestration.command_name import reverie_command
@@ -57,7 +58,21 @@ def with_habits(overrides: list[str], *, is_multirun: bool, own_configs: Path | 
             changed[index] = "task=" + ",".join(_quoted(name) for name in names)
     if not names or any(item.startswith("environment=") for item in changed):
         return changed
-    return [*changed, f"environment={_suite(names, own_configs)}"]
+    suite = _suite(names, own_configs)
+    # A preset of the suite (`atari100k` for `atari_pong`) that the experiment chose stays.
+    is_chosen = chosen_environment(changed, own_configs).startswith(suite)
+    return changed if is_chosen else [*changed, f"environment={suite}"]
+
+
+def chosen_environment(overrides: list[str], own_configs: Path | None) -> str:
+    """The file of the group `environment` that the experiment names; empty where it leaves it to the default."""
+    named = [item.removeprefix("experiment=") for item in overrides if item.startswith("experiment=")]
+    for folder in (own_configs, CONFIGS):
+        file = folder / "experiment" / f"{named[-1] if named else default_experiment()}.yaml" if folder else None
+        if file is not None and file.is_file():
+            found = re.search(r"override /environment: *([\w-]+)", file.read_text(encoding="utf-8"))
+            return found[1] if found else ""
+    return ""
 
 
 def _suite(tasks: list[str], own_configs: Path | None) -> str:

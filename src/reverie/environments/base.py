@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from types import ModuleType
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -29,6 +32,8 @@ class Environment(ABC):
     frames_per_step: int
     """Simulator frames that one agent step advances (the action repeat)."""
     resume: Resume
+    needs_rendering: ClassVar[bool] = False
+    """Whether the simulator may draw through OpenGL, so that a backend must be found before it is imported."""
 
     @abstractmethod
     def reset(self, seed: int) -> Timestep:
@@ -37,6 +42,15 @@ class Environment(ABC):
     @abstractmethod
     def step(self, action: np.ndarray) -> Timestep:
         """Advance by one agent step. The action has the shape and dtype of ``spaces.action``."""
+
+    def replay(self, seed: int, actions: np.ndarray) -> Timestep:
+        """Play an episode again and give the timestep it arrives at. A suite may skip drawing what nobody sees."""
+        timestep = self.reset(seed)
+        for action in actions:
+            if timestep.is_last:
+                return timestep  # it does not repeat itself: whoever compares will see
+            timestep = self.step(np.array(action))
+        return timestep
 
     @abstractmethod
     def close(self) -> None:
@@ -50,6 +64,12 @@ class Environment(ABC):
         raise TypeError(
             f"{type(self).__name__} comes back by {self.resume}; it cannot take a state of {len(state)} keys"
         )
+
+    @staticmethod
+    def summary(mean_scores: Mapping[str, float]) -> Mapping[str, float]:
+        """What a suite derives from the mean ``scores`` of many episodes; nothing by default."""
+        del mean_scores
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,3 +93,12 @@ def environment_seed(seed: int, env_index: int, reset_count: int) -> int:
     sequence = np.random.SeedSequence(entropy=seed, spawn_key=(env_index, reset_count))
     # 31 bits: some simulators read their seed as a signed 32-bit integer.
     return int(sequence.generate_state(1, np.uint32)[0]) >> 1
+
+
+def simulator_package(module: str, *, task: str, extra: str) -> ModuleType:
+    """The imported ``module``, which the optional dependencies ``reverie[extra]`` bring."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        why = " ".join(str(error).split())
+        raise ReverieError(f"{task} cannot run here ({why}): run pip install 'reverie[{extra}]'.") from error

@@ -7,6 +7,28 @@ import numpy as np
 from reverie.types import Episode, Observation, State
 
 
+class MeanScores:
+    """The mean of each of the episodes' ``scores``, over all episodes that have it."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, episode: Episode) -> None:
+        for name, value in episode.scores.items():
+            self._totals[name] = self._totals.get(name, 0.0) + value
+            self._counts[name] = self._counts.get(name, 0) + 1
+
+    def means(self) -> dict[str, float]:
+        return {name: total / self._counts[name] for name, total in self._totals.items()}
+
+    def get_state(self) -> State:
+        return {"totals": dict(self._totals), "counts": dict(self._counts)}
+
+    def set_state(self, state: State) -> None:
+        self._totals, self._counts = dict(state["totals"]), dict(state["counts"])
+
+
 class EpisodeTracker:
     """Add every observation once; an episode comes out with its last one."""
 
@@ -20,7 +42,10 @@ class EpisodeTracker:
         self._score = np.where(is_first, 0.0, self._score) + seen.reward.numpy().astype(np.float64)
         self._length = np.where(is_first, 0, self._length + 1)
         ended = np.flatnonzero(is_last).tolist()
-        return {i: Episode(score=float(self._score[i]), length=int(self._length[i])) for i in ended}
+        return {
+            i: Episode(score=float(self._score[i]), length=int(self._length[i]), scores=seen.scores.get(i, {}))
+            for i in ended
+        }
 
     def get_state(self) -> State:
         return {"score": self._score.copy(), "length": self._length.copy()}

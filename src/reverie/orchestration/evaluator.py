@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from reverie.buffers.base import Buffer
-from reverie.environments.episodes import EpisodeTracker
+from reverie.environments.episodes import EpisodeTracker, MeanScores
 from reverie.environments.vector import VectorEnvironment
 from reverie.runtime.rng import derived_seed
 from reverie.types import Episode, Policy, ReverieError, Row, State
@@ -59,6 +59,9 @@ class Evaluator:
             return None
         self._evaluations += 1
         scores = np.array([episode.score for episode in episodes])
+        others = MeanScores()
+        for episode in episodes:
+            others.add(episode)
         return {
             "return_mean": float(scores.mean()),
             "return_std": float(scores.std()),
@@ -66,6 +69,8 @@ class Evaluator:
             "return_max": float(scores.max()),
             "length_mean": float(np.mean([episode.length for episode in episodes])),
             "episodes": float(len(episodes)),
+            **others.means(),
+            **self._env.summary(others.means()),
         }
 
     def close(self) -> None:

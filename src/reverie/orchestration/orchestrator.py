@@ -99,7 +99,7 @@ class Orchestrator:
                     return 128 + self._signals.received
                 self.save()
                 if self._logger.has_pending:
-                    self._logger.write(self.counters(), self._time_metrics())
+                    self._logger.write(self.counters(), self._line_metrics())
                 return 0
             finally:
                 self._show(is_last=True)
@@ -212,6 +212,8 @@ class Orchestrator:
                 self._buffer.append(result.trajectory)
         self.scoreboard.add(result.episodes)
         self._logger.add_episodes(result.episodes)
+        for notice in env.notices():
+            self._display.say(notice)
         self._logger.add(result.metrics, prefix="collect")
         self._logger.add(result.extras, prefix="workflow")
         return result.steps
@@ -262,7 +264,7 @@ class Orchestrator:
         if is_due:
             self._evaluated_at = steps
         if self._logger.should_write(steps, updates=updates):
-            self._logger.write(self.counters(), self._time_metrics())
+            self._logger.write(self.counters(), self._line_metrics())
         if (message := self._scheduler.waiting_message()) is not None:
             self._display.say(message)
         if self.checkpoints.should_save(steps):
@@ -276,8 +278,12 @@ class Orchestrator:
         is_over = self._scheduler.phase_index != self._acted_in or self._scheduler.progress() >= 1
         return is_over and any(phase.type == "eval_only" for phase in following)
 
-    def _time_metrics(self) -> dict[str, float]:
-        return {f"time/{kind}": share for kind, share in self._stopwatch.shares().items()}
+    def _line_metrics(self) -> dict[str, float]:
+        """What a line holds beside the means of its interval."""
+        env, means = self._parts.train_env, self.scoreboard.mean_scores.means()
+        scores = {f"collect/{name}": value for name, value in {**means, **env.summary(means)}.items()}
+        deaths = {"collect/simulator_deaths": float(env.deaths)} if env.deaths else {}
+        return scores | deaths | {f"time/{kind}": share for kind, share in self._stopwatch.shares().items()}
 
     def _show(self, *, is_last: bool = False) -> None:
         progress = self._meter.progress(

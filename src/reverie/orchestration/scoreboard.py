@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
+from reverie.environments.episodes import MeanScores
 from reverie.types import Episode, State
 
 RECENT = 10
@@ -17,6 +18,8 @@ class Scoreboard:
         self.episodes = 0
         self.best: float | None = None
         self.evaluation: dict[str, float] = {}
+        self.mean_scores = MeanScores()
+        """Over all training episodes of the run, as Crafter's success rates are defined."""
         self._recent: deque[float] = deque(maxlen=RECENT)
 
     @property
@@ -27,6 +30,7 @@ class Scoreboard:
         for episode in episodes:
             self.episodes += 1
             self._recent.append(episode.score)
+            self.mean_scores.add(episode)
             if len(self._recent) == RECENT:
                 self.best = max(sum(self._recent) / RECENT, self.best if self.best is not None else float("-inf"))
 
@@ -39,9 +43,11 @@ class Scoreboard:
             "best": self.best,
             "evaluation": dict(self.evaluation),
             "recent": list(self._recent),
+            "mean_scores": self.mean_scores.get_state(),
         }
 
     def set_state(self, state: State) -> None:
         self.episodes, self.best = state["episodes"], state["best"]
         self.evaluation = dict(state["evaluation"])
         self._recent = deque(state["recent"], maxlen=RECENT)
+        self.mean_scores.set_state(state["mean_scores"])

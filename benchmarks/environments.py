@@ -1,0 +1,204 @@
+"""How much of a simulator's speed is left when it is stepped through Reverie, and what do workers add?
+
+    python benchmarks/environments.py [--seconds 2] [--rounds 7]
+
+For each simulator: the bare library with the same preprocessing, written out below; one environment through Reverie
+in the same process; one in a worker; eight in workers. They take turns in short rounds, so that whatever else the
+machine does hits all of them alike; the ratios are medians over the rounds. Only the ratios mean anything on a shared
+machine. Writes benchmarks/results/environments.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from reverie.build import environments
+from reverie.commands.composition import composed
+from reverie.environments.vector import VectorEnvironment
+from reverie.types import Space
+
+RESULTS = Path(__file__).parent / "results"
+MANY = 8
+
+
+def bare_atari() -> Callable[[], None]:
+    import ale_py
+    from PIL import Image
+
+    ale = ale_py.ALEInterface()
+    ale.setLoggerMode(ale_py.LoggerMode.Error)
+    ale.setFloat("repeat_action_probability", 0.0)
+    ale.loadROM(ale_py.roms.get_rom_path("pong"))
+    actions = ale.getMinimalActionSet()
+    rng = np.random.default_rng(0)
+    frames = [np.empty((*ale.getScreenDims(), 3), np.uint8) for _ in range(2)]
+
+    def step() -> None:
+        if ale.game_over():
+            ale.reset_game()
+        action = actions[rng.integers(len(actions))]
+        for frame in range(4):
+            ale.act(action)
+            if frame >= 2:
+                ale.getScreenRGB(frames[frame - 2])
+        picture = Image.fromarray(np.maximum(*frames)).resize((64, 64), Image.Resampling.BILINEAR)
+        np.array(picture)
+
+    return step
+
+
+def bare_dmc() -> Callable[[], None]:
+    from dm_control import suite
+
+    env = suite.load("walker", "walk", task_kwargs={"random": 0})
+    rng = np.random.default_rng(0)
+    last = [env.reset()]
+
+    def step() -> None:
+        if last[0].last():
+            last[0] = env.reset()
+        last[0] = env.step(rng.uniform(-1, 1, 6))
+        for value in last[0].observation.values():
+            np.asarray(value, np.float32)
+
+    return step
+
+
+def bare_crafter() -> Callable[[], None]:
+    import crafter
+
+    env = crafter.Env(size=(64, 64), seed=0)
+    rng = np.random.default_rng(0)
+    env.reset()
+
+    def step() -> None:
+        _, _, is_over, _ = env.step(int(rng.integers(17)))
+        if is_over:
+            env.reset()
+
+    return step
+
+
+def bare_minigrid() -> Callable[[], None]:
+    import gymnasium
+    import minigrid  # noqa: F401 - registers its environments
+
+    env = gymnasium.make("MiniGrid-DoorKey-8x8-v0", disable_env_checker=True)
+    rng = np.random.default_rng(0)
+    env.reset(seed=0)
+
+    def step() -> None:
+        _, _, terminated, truncated, _ = env.step(int(rng.integers(7)))
+        if terminated or truncated:
+            env.reset()
+
+    return step
+
+
+CASES: dict[str, tuple[Callable[[], Callable[[], None]], str, str]] = {
+    "atari": (bare_atari, "atari_pong", "atari100k"),
+    "dmc proprio": (bare_dmc, "dmc_walker_walk", "dmc"),
+    "crafter": (bare_crafter, "crafter_reward", "crafter"),
+    "minigrid": (bare_minigrid, "minigrid_DoorKey-8x8-v0", "minigrid"),
+}
+
+
+class Through:
+    """One or many environments of a task through Reverie, with random actions."""
+
+    def __init__(self, task: str, environment: str, *, num_envs: int, in_workers: bool) -> None:
+        config = composed(task, ["experiment=random_cartpole", f"environment={environment}"])
+        config.environment.in_workers = in_workers
+        self.env: VectorEnvironment = environments(config, num_envs=num_envs, seed=0, allow=None)
+        self._rng = np.random.default_rng(0)
+        self.env.observe()
+
+    def step(self) -> None:
+        self.env.step(self._action(self.env.spaces.action))
+
+    def _action(self, space: Space) -> torch.Tensor:
+        shape = (self.env.num_envs, *space.shape)
+        if space.classes is None:
+            return torch.from_numpy(self._rng.uniform(-1, 1, shape).astype(np.float32))
+        return torch.from_numpy(self._rng.integers(0, np.array(space.classes), shape))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of a turn")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    results = {name: measured(name, seconds=given.seconds, rounds=given.rounds) for name in given.only}
+    about = {"hardware": _hardware(), "versions": _versions(), "commit": _commit()}
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "environments.json").write_text(json.dumps({**about, "results": results}, indent=1) + "\n")
+
+
+def measured(name: str, *, seconds: float, rounds: int) -> dict[str, Any]:
+    bare, task, environment = CASES[name]
+    here = Through(task, environment, num_envs=1, in_workers=False)
+    one = Through(task, environment, num_envs=1, in_workers=True)
+    many = Through(task, environment, num_envs=MANY, in_workers=True)
+    steppers = {"bare": (bare(), 1), "one": (here.step, 1), "one_worker": (one.step, 1), "workers": (many.step, MANY)}
+    rates: dict[str, list[float]] = {key: [] for key in steppers}
+    for _ in range(rounds):
+        for key, (step, count) in steppers.items():
+            rates[key].append(_rate(step, seconds) * count)
+    for through in (here, one, many):
+        through.env.close()
+    result = {
+        "task": task,
+        "environment": environment,
+        "steps_per_second": {key: round(statistics.median(values)) for key, values in rates.items()},
+        "one_over_bare": _ratio(rates["one"], rates["bare"]),
+        "workers_over_one": _ratio(rates["workers"], rates["one"]),
+        "workers_over_one_worker": _ratio(rates["workers"], rates["one_worker"]),
+    }
+    print(name, json.dumps(result))
+    return result
+
+
+def _rate(step: Callable[[], None], seconds: float) -> float:
+    count, start = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < seconds:
+        step()
+        count += 1
+    return count / elapsed
+
+
+def _ratio(ours: list[float], theirs: list[float]) -> float:
+    return round(statistics.median(one / other for one, other in zip(ours, theirs, strict=True)), 3)
+
+
+def _hardware() -> dict[str, Any]:
+    return {"machine": platform.machine(), "cpu_count": os.cpu_count()}
+
+
+def _versions() -> dict[str, str]:
+    names = ("reverie", "numpy", "torch", "ale-py", "dm-control", "mujoco", "crafter", "minigrid")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def _commit() -> str:
+    return subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=RESULTS.parent, capture_output=True, text=True, check=False
+    ).stdout.strip()
+
+
+if __name__ == "__main__":
+    main()

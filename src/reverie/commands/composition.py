@@ -1,0 +1,32 @@
+"""The config of a task as `reverie train` would compose it, for the commands that look at its environment."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig, OmegaConf
+
+from reverie.commands import hydra_messages
+from reverie.commands.catalogue import CONFIGS
+from reverie.commands.train_arguments import with_habits
+from reverie.types import ReverieError
+
+IN_WORKERS = "++environment.in_workers=true"
+"""An override: the simulator in a process of its own, whatever the default experiment says."""
+
+
+def composed(task: str, overrides: Sequence[str] = ()) -> DictConfig:
+    """The whole config, in which the environment is that of ``task`` and of ``overrides``."""
+    given = with_habits([f"task={task}", *overrides], is_multirun=False, own_configs=None)
+    GlobalHydra.instance().clear()
+    try:
+        with warnings.catch_warnings(), initialize_config_dir(str(CONFIGS), version_base="1.3"):
+            warnings.filterwarnings("ignore", module=r"hydra\.")  # it quarrels with newer releases of OmegaConf
+            config = compose("config", overrides=given)
+    except hydra_messages.CONFIG_ERRORS as error:
+        raise ReverieError(hydra_messages.sentence(error, given, None)) from error
+    OmegaConf.set_struct(config, False)  # `_dims` is filled in later
+    return config

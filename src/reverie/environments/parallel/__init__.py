@@ -1,0 +1,1 @@
+"""N environments stepped together: in this process, in workers, or as one batched simulator."""

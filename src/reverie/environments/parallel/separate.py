@@ -1,0 +1,168 @@
+"""N simulators with lives of their own: in this process, or each in a worker process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from reverie.environments.base import Environment
+from reverie.environments.parallel.board import Board, shared_memory
+from reverie.environments.parallel.maker import Maker
+from reverie.environments.parallel.seat import DeadSimulatorError, InlineSeat, Introduction, Seat
+from reverie.environments.parallel.slot import Slot
+from reverie.environments.parallel.worker import WorkerSeat
+from reverie.environments.vector import VectorEnvironment
+from reverie.types import Observation, ReverieError, State
+
+
+class SeparateEnvironments(VectorEnvironment):
+    """Comes back after a resume as each simulator can: by its state, by replay of the open episode, or by restart."""
+
+    def __init__(self, make: Callable[[], Environment] | Maker, *, num_envs: int, seed: int, in_workers: bool) -> None:
+        if num_envs < 1:
+            raise ReverieError(f"The number of environments is {num_envs}, but at least 1 is needed.")
+        self.num_envs = num_envs
+        self._make = make
+        self._memory = shared_memory()
+        self._seats: list[Seat] = []
+        self._slots: list[Slot] = []
+        self._shown: Observation | None = None
+        try:
+            introductions = self._seated(in_workers)
+            first = introductions[0]
+            self.task, self.spaces, self.frames_per_step = first.task, first.spaces, first.frames_per_step
+            _require_equal(introductions)
+            self._board = Board(self.spaces, num_envs=num_envs, memory=self._memory.fileno())
+            for index, seat in enumerate(self._seats):
+                self._slots.append(Slot(seat, index=index, about=introductions[index], board=self._board, seed=seed))
+        except BaseException:
+            self.close()
+            raise
+
+    def observe(self) -> Observation:
+        if not all(slot.is_begun for slot in self._slots):
+            self._advance([slot for slot in self._slots if not slot.is_begun])
+        if self._shown is None:
+            self._shown = self._observation()
+        return self._shown
+
+    def step(self, action: Tensor) -> Observation:
+        self._board.action[...] = self.checked_actions(action)
+        self._advance(self._slots)
+        return self.observe()
+
+    def reset(self, seed: int) -> Observation:
+        for slot in self._slots:
+            slot.forget(seed)
+        self._advance(self._slots)
+        return self.observe()
+
+    def get_state(self) -> State:
+        deaths = self.deaths
+        state: State = {"envs": {str(slot.index): slot.get_state() for slot in self._slots}}
+        if self.deaths != deaths:
+            self._shown = None  # a simulator that died while it was saved shows the end of its episode
+        return state
+
+    def set_state(self, state: State) -> None:
+        saved = state["envs"]
+        if len(saved) != self.num_envs:
+            raise ReverieError(
+                f"The saved state holds {len(saved)} environments of {self.task}, but this run has {self.num_envs}: "
+                "use the same number of environments as the saved run."
+            )
+        unlike = [slot.index for slot in self._slots if not slot.set_state(saved[str(slot.index)])]
+        self.inexact = self._inexact_sentence(unlike) if unlike else None
+        self._shown = None
+
+    def close(self) -> None:
+        """When one simulator fails to close, the others are closed all the same."""
+        failures: list[Exception] = []
+        while self._seats:
+            try:
+                self._seats.pop().close()
+            except Exception as error:
+                failures.append(error)
+        self._memory.close()
+        if failures:
+            raise failures[-1]
+
+    def notices(self) -> list[str]:
+        new = [notice for slot in self._slots for notice in slot.notices]
+        for slot in self._slots:
+            slot.notices.clear()
+        return new
+
+    def summary(self, mean_scores: Mapping[str, float]) -> Mapping[str, float]:
+        return self._make.summary(mean_scores) if isinstance(self._make, Maker) else {}
+
+    @property
+    def deaths(self) -> int:
+        return sum(slot.deaths for slot in self._slots)
+
+    def _seated(self, in_workers: bool) -> list[Introduction]:
+        """Starts the simulators, side by side where they have processes of their own."""
+        make = self._make
+        introductions: list[Introduction] = []
+        for index in range(self.num_envs):
+            if not in_workers:
+                self._seats.append(InlineSeat(make))
+                continue
+            assert isinstance(make, Maker), "a worker process is told by name what to make"
+            self._seats.append(WorkerSeat(make, memory=self._memory.fileno()))
+            if index == 0 and make.needs_rendering:
+                # The first one finds out how this machine draws; the others find the answer where it left it.
+                introductions.append(_introduced(self._seats[0]))
+        return introductions + [_introduced(seat) for seat in self._seats[len(introductions) :]]
+
+    def _advance(self, slots: Sequence[Slot]) -> None:
+        start = time.perf_counter()
+        previous, self._shown = self._shown, None
+        for slot in slots:
+            slot.begin()
+        for slot in slots:
+            slot.finish(previous)
+        self.seconds += time.perf_counter() - start
+
+    def _observation(self) -> Observation:
+        board = self._board
+        return Observation(
+            obs={key: torch.from_numpy(value.copy()) for key, value in board.obs.items()},
+            reward=torch.from_numpy(board.reward.astype("float32")),
+            is_first=torch.from_numpy(board.is_first.copy()),
+            is_last=torch.from_numpy(board.is_last.copy()),
+            is_terminal=torch.from_numpy(board.is_terminal.copy()),
+            scores={slot.index: slot.scores for slot in self._slots if slot.scores},
+        )
+
+    def _inexact_sentence(self, unlike: list[int]) -> str:
+        which = ", ".join(str(index) for index in unlike)
+        why = (
+            "did not repeat its open episode from the same seed and actions"
+            if self._slots[unlike[0]].resume == "replay"
+            else "can neither save its state nor repeat an episode"
+        )
+        return (
+            f"The resumed run is not exact: {self.task} {why}, "
+            f"so an episode that was open in environment {which} (of {self.num_envs}) ends as truncated."
+        )
+
+
+def _introduced(seat: Seat) -> Introduction:
+    try:
+        return seat.introduction()
+    except DeadSimulatorError as death:
+        raise ReverieError(f"A simulator could not be started: {death.cause}.\n{death.traceback}".strip()) from death
+
+
+def _require_equal(introductions: list[Introduction]) -> None:
+    first = introductions[0]
+    for index, one in enumerate(introductions):
+        if one.spaces != first.spaces:
+            raise ReverieError(
+                f"Copy {index} of {one.task} has other spaces than copy 0: "
+                "make the environment give the same spaces each time."
+            )

@@ -1,0 +1,1 @@
+"""Drawing without a screen: which OpenGL backend works here."""
