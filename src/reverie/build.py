@@ -75,6 +75,7 @@ class SizeConfig:
     stoch: int
     classes: int
     blocks: int
+    depth: int
     units: int
     bins: int
 

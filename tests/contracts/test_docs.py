@@ -28,7 +28,7 @@ from reverie.workflows.dreamer import DreamerV3
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 GUIDE = ROOT / "docs/guides/configuration.md"
-DREAMER = ROOT / "docs/algorithms/dreamer_v3.md"
+DREAMER = ROOT / "docs/algorithms/dreamer.md"
 SECTION_CLASSES: dict[str, type[Any]] = {
     "experiment": build.ExperimentConfig,
     "evaluation": EvaluationConfig,

@@ -41,9 +41,9 @@ def concrete_workflows() -> dict[str, type[WorldModelWorkflow]]:
 WORKFLOWS = concrete_workflows()
 
 
-def composed(experiment: str) -> Any:
+def composed(experiment: str, *more: str) -> Any:
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        overrides = [f"experiment={experiment}", "size=debug", "evaluation.episodes=1"]
+        overrides = [f"experiment={experiment}", "size=debug", "evaluation.episodes=1", *more]
         config = compose("config", overrides=overrides)
     OmegaConf.set_struct(config, False)
     return config
@@ -57,8 +57,8 @@ def experiment_of(target: str) -> str:
 class Run:
     """A workflow driven by hand through the first phase of its experiment, with small batches."""
 
-    def __init__(self, target: str) -> None:
-        config = composed(experiment_of(target))
+    def __init__(self, target: str, *overrides: str) -> None:
+        config = composed(experiment_of(target), *overrides)
         self.parts: Parts = assemble(config, device=CPU, allow=None)
         self.workflow = self.parts.workflow
         self.spec = phases_of(config)[0]
@@ -123,9 +123,11 @@ def test_the_walk_finds_the_workflows() -> None:
     )
 
 
+@pytest.mark.parametrize("task", ["gym_CartPole-v1", "gym_Pendulum-v1"])
 @pytest.mark.parametrize("target", WORKFLOWS)
-def test_twenty_steps_and_the_same_twenty_in_a_second_instance(target: str) -> None:
-    one, other = Run(target), Run(target)
+def test_twenty_steps_and_the_same_twenty_in_a_second_instance(target: str, task: str) -> None:
+    """With discrete and with continuous actions."""
+    one, other = Run(target, f"task={task}"), Run(target, f"task={task}")
     one.go(STEPS)
     assert len(one.buffer) == STEPS * one.parts.train_env.num_envs
     other.set_state(one.get_state())

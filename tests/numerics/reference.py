@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from reverie.interop.links import Link
 
 FOLDER = Path(__file__).parent / "fixtures" / "dreamerv3"
 
@@ -41,16 +43,18 @@ def assert_rows_near(actual: Tensor, expected: Tensor, tolerance: float) -> None
         assert_near(one, other, tolerance, what=f"row {row}")
 
 
-def load_parameters(module: nn.Module, given: dict[str, Tensor]) -> None:
-    """Every parameter of ``module`` from ``given``; a name too many or too few is an error."""
-    assert given.keys() == dict(module.named_parameters()).keys()
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            parameter.copy_(given[name])
+def parameters(name: str, prefix: str = "param") -> dict[str, np.ndarray]:
+    """The arrays of one fixture file under ``prefix``, without it."""
+    found = {key: value.numpy() for key, value in arrays(name).items() if key.startswith(f"{prefix}/")}
+    return {key.removeprefix(f"{prefix}/"): value for key, value in found.items()}
 
 
-def gradients(loss: Tensor, module: nn.Module) -> dict[str, Tensor]:
-    """By parameter name; zeros where the loss does not reach."""
-    names, parameters = zip(*module.named_parameters(), strict=True)
-    found = torch.autograd.grad(loss, parameters, retain_graph=True, materialize_grads=True)
-    return dict(zip(names, found, strict=True))
+def assert_gradients(loss: Tensor, links: list[Link], name: str, prefix: str = "grad") -> None:
+    """Every tensor of ``links`` by itself; zeros where the loss does not reach."""
+    expected = parameters(name, prefix)
+    assert {link.name for link in links} == expected.keys()
+    found = torch.autograd.grad(loss, [link.tensor for link in links], retain_graph=True, materialize_grads=True)
+    for link, grad in zip(links, found, strict=True):
+        assert_near(
+            torch.from_numpy(link.theirs(grad)), torch.from_numpy(expected[link.name]), GRADIENT, what=link.name
+        )

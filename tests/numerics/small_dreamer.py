@@ -7,12 +7,15 @@ from typing import Any
 import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
+from torch import Tensor
 
 from reverie.build import assemble_workflow
 from reverie.commands.catalogue import CONFIGS
+from reverie.components.controllers.dreamer import restored_latent
 from reverie.runtime.rng import RandomStreams
 from reverie.types import Batch, Phase, RowIndex, Space, Spaces
-from reverie.workflows.dreamer import DreamerV3
+from reverie.workflows.dreamer import DreamerV3, without_context
+from reverie.workflows.dreamer_records import Modelled
 
 OBS_DIM, ACTIONS = 4, 3
 SPACES = Spaces(
@@ -28,35 +31,35 @@ def composed(*overrides: str) -> Any:
     return config
 
 
-def small_dreamer(*overrides: str) -> DreamerV3:
+def small_dreamer(*overrides: str, spaces: Spaces = SPACES) -> DreamerV3:
     rng = RandomStreams(0, device=CPU)
-    workflow = assemble_workflow(composed(*overrides), spaces=SPACES, train_env=None, rng=rng, device=CPU, allow=None)
+    workflow = assemble_workflow(composed(*overrides), spaces=spaces, train_env=None, rng=rng, device=CPU, allow=None)
     assert isinstance(workflow, DreamerV3)
     return workflow
 
 
-def shaken_dreamer(*overrides: str, size: float = 0.5) -> DreamerV3:
+def shaken_dreamer(*overrides: str, size: float = 0.5, spaces: Spaces = SPACES) -> DreamerV3:
     """All weights moved by noise: a fresh model's zero outputs would hide what depends on what."""
-    workflow = small_dreamer(*overrides)
+    workflow = small_dreamer(*overrides, spaces=spaces)
     rng = torch.Generator().manual_seed(1)
-    modules = {**workflow._context.components.modules(), **workflow._context.controllers.modules()}
     with torch.no_grad():
-        for module in modules.values():
+        for module in workflow.modules().values():
             for parameter in module.parameters():
                 parameter += size * torch.randn(parameter.shape, generator=rng)
     return workflow
 
 
-def draw_the_most_likely(workflow: DreamerV3) -> None:
-    """Without a stream every sample is the most likely class, and a test can repeat what the workflow did."""
-    vars(workflow)["_rng"] = None
+def modelled(workflow: DreamerV3, batch: Batch) -> Modelled:
+    """What the world model makes of ``batch``, from the latents stored with its first row."""
+    carry = restored_latent({key: value[:, 0] for key, value in batch.stored.items()}, 4)
+    return workflow._modelled(carry, batch, without_context(batch))
 
 
 def phase() -> Phase:
     return Phase(name="learn", type="online", progress=torch.zeros(()))
 
 
-def synthetic_batch(seed: int = 0, *, size: int = 4, length: int = 7) -> Batch:
+def synthetic_batch(seed: int = 0, *, size: int = 4, length: int = 7, spaces: Spaces = SPACES) -> Batch:
     """Random rows with one episode border and one termination; the first row is context. Sizes of `size=debug`."""
     rng = torch.Generator().manual_seed(seed)
     flags = torch.zeros(size, length, dtype=torch.bool)
@@ -64,15 +67,25 @@ def synthetic_batch(seed: int = 0, *, size: int = 4, length: int = 7) -> Batch:
     is_last[0, 2], is_terminal[0, 2], is_first[0, 3] = True, True, True
     is_last[1, 4], is_first[1, 5] = True, True
     return Batch(
-        obs={"vector": torch.randn(size, length, OBS_DIM, generator=rng)},
+        obs={key: values(space, size, length, rng) for key, space in spaces.obs.items()},
         reward=torch.randn(size, length, generator=rng),
         is_first=is_first,
         is_last=is_last,
         is_terminal=is_terminal,
-        action=torch.randint(ACTIONS, (size, length), generator=rng),
+        action=values(spaces.action, size, length, rng),
         stored={
             "deter": torch.randn(size, length, 8, generator=rng).tanh().to(torch.bfloat16),
             "stoch": torch.randint(4, (size, length, 2), generator=rng).to(torch.uint8),
         },
         index=RowIndex(stream=torch.zeros(size, dtype=torch.int64), slot=torch.zeros(size, length, dtype=torch.int64)),
     )
+
+
+def values(space: Space, size: int, length: int, rng: torch.Generator) -> Tensor:
+    if space.is_image:
+        return torch.randint(256, (size, length, *space.shape), generator=rng, dtype=torch.uint8)
+    if isinstance(space.classes, tuple):
+        return torch.stack([torch.randint(num, (size, length), generator=rng) for num in space.classes], -1)
+    if space.classes is not None:
+        return torch.randint(space.classes, (size, length), generator=rng)
+    return torch.randn(size, length, *space.shape, generator=rng)

@@ -7,9 +7,11 @@ import torch
 from reference import FORWARD, GRADIENT, arrays, assert_near, assert_rows_near
 from torch.nn import functional as F
 
+from reverie.components.networks.actions import ActionHead
 from reverie.components.networks.distributions import Binary, OneHot, SymlogMse, TwoHot, kl_divergence, symexp_bins
-from reverie.components.networks.heads import BinaryHead, OneHotHead, TwoHotHead
+from reverie.components.networks.heads import BinaryHead, TwoHotHead
 from reverie.components.networks.symlog import symlog
+from reverie.types import Space
 
 BLOCKS = arrays("blocks")
 UNIMIX = 0.01
@@ -52,7 +54,9 @@ def test_zero_logits_predict_exactly_zero(count: int) -> None:
 def test_a_fresh_two_hot_head_predicts_exactly_zero_and_a_fresh_policy_is_nearly_uniform() -> None:
     feature = torch.randn(6, 10, generator=torch.Generator().manual_seed(0))
     assert not TwoHotHead(feature_dim=10, layers=1, units=8)(feature).mean().any()
-    probs = OneHotHead(feature_dim=10, layers=3, units=64, classes=4)(feature).probs
+    policy = ActionHead(space=Space(shape=(), dtype="int64", classes=4), feature_dim=10, layers=3, units=64)(feature)
+    assert isinstance(policy, OneHot)
+    probs = policy.probs
     assert torch.allclose(probs, torch.full_like(probs, 0.25), atol=0.02)
     assert not torch.equal(probs, torch.full_like(probs, 0.25))
     assert BinaryHead(feature_dim=10, layers=1, units=8)(feature).mean().std() > 0

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_dreamer import CPU, composed, draw_the_most_likely, phase, shaken_dreamer, small_dreamer, synthetic_batch
+from small_dreamer import CPU, SPACES, composed, modelled, phase, shaken_dreamer, small_dreamer, synthetic_batch, values
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -25,8 +25,9 @@ from reverie.components.representation_learners.rssm import Latent, Rssm
 from reverie.orchestration.display import make_display
 from reverie.orchestration.logger import Counters
 from reverie.runtime.optimizer import LaProp
-from reverie.types import Batch, Row
-from reverie.workflows.dreamer import Dreamed, DreamerV3, without_context
+from reverie.types import Batch, Row, Space, Spaces
+from reverie.workflows.dreamer import DreamerV3, without_context
+from reverie.workflows.dreamer_records import Dreamed
 
 NUM, HORIZON, LAMBDA = 3, 4, 0.95
 
@@ -63,20 +64,22 @@ class KnownCritic:
         return self.slow[:, : feature.shape[1]]
 
 
+DISCRETE = SPACES.action
+CONTINUOUS = Space(shape=(2,), dtype="float32")
+
+
 class KnownDream:
     """The behaviour losses of a workflow whose heads say what this object holds."""
 
-    def __init__(self) -> None:
+    def __init__(self, action: Space = DISCRETE) -> None:
         rng = torch.Generator().manual_seed(5)
         shape = (NUM, HORIZON + 1)
         self.reward = torch.randn(shape, generator=rng)
         self.live = torch.rand(shape, generator=rng)
         self.value = torch.randn(shape, generator=rng)
         self.slow = torch.randn(shape, generator=rng)
-        self.workflow = shaken_dreamer("workflow.entropy_scale=0.5")
-        self.dreamed = Dreamed(
-            feature=torch.randn(*shape, 16, generator=rng), action=torch.randint(3, shape, generator=rng)
-        )
+        self.workflow = shaken_dreamer("workflow.entropy_scale=0.5", spaces=Spaces(obs=SPACES.obs, action=action))
+        self.dreamed = Dreamed(feature=torch.randn(*shape, 16, generator=rng), action=values(action, *shape, rng))
         parts: dict[str, Any] = {
             "_reward_head": lambda _feature: Known(self.reward),
             "_continue_head": lambda _feature: Known(self.live),
@@ -86,8 +89,8 @@ class KnownDream:
             setattr(self.workflow, name, part)
 
     def losses(self) -> tuple[dict[str, Tensor], Tensor]:
-        losses, start_return, _ = self.workflow._behaviour_losses(self.dreamed)
-        return losses, start_return
+        judged = self.workflow._judged(self.dreamed)
+        return judged.losses, judged.returns[:, 0]
 
     def returns(self, value: Tensor, *, shift: int = 1) -> Tensor:
         """Lambda-returns by the recursion; ``shift`` 1 reads rewards and continues at the arrival."""
@@ -116,9 +119,10 @@ class KnownDream:
 
 def test_free_nats_clip_each_state_and_not_the_mean() -> None:
     workflow = shaken_dreamer(size=0.5)
-    draw_the_most_likely(workflow)
+    workflow.draw_the_most_likely()
     batch = synthetic_batch()
-    latents, losses = workflow._world_model_losses(batch, without_context(batch))
+    found = modelled(workflow, batch)
+    latents, losses = found.latents, found.losses
     _, posterior = observed(workflow, batch)
     kl = workflow._rssm.kl(posterior, workflow._rssm.prior(latents.deter))[0]
     assert (kl < 1).any()
@@ -249,9 +253,10 @@ def test_a_reward_belongs_to_the_state_it_arrives_with() -> None:
 
 def test_the_reward_head_learns_the_reward_of_its_own_row() -> None:
     workflow = shaken_dreamer()
-    draw_the_most_likely(workflow)
+    workflow.draw_the_most_likely()
     batch = synthetic_batch()
-    latents, losses = workflow._world_model_losses(batch, without_context(batch))
+    found = modelled(workflow, batch)
+    latents, losses = found.latents, found.losses
     head = workflow._reward_head(latents.feature)
     torch.testing.assert_close(losses["reward"], head.loss(batch.reward[:, 1:]))
     assert differs(losses["reward"], head.loss(batch.reward[:, :-1]))
@@ -262,9 +267,9 @@ def test_the_reward_head_learns_the_reward_of_its_own_row() -> None:
 
 def test_training_starts_from_the_stored_latent_and_not_from_zeros() -> None:
     workflow = shaken_dreamer()
-    draw_the_most_likely(workflow)
+    workflow.draw_the_most_likely()
     batch = synthetic_batch()
-    ours, _ = workflow._world_model_losses(batch, without_context(batch))
+    ours = modelled(workflow, batch).latents
     right, _ = observed(workflow, batch)
     torch.testing.assert_close(ours.deter, right.deter)
     forced = replace(batch, is_first=batch.is_first.clone())
@@ -289,6 +294,20 @@ def test_the_previous_action_is_all_zero_at_a_reset() -> None:
         assert differs(deter(action, False), zero.deter[0, 0])
     kept = rssm.observe(rssm.initial(1, CPU), tokens, actions[:1].view(1, 1, 3), torch.tensor([[False]]), None)[0]
     assert differs(deter(actions[0], True), kept.deter[0, 0])
+
+
+def test_a_continuous_previous_action_is_zero_at_a_reset_and_scaled_to_the_border_elsewhere() -> None:
+    rssm = shaken_dreamer(spaces=Spaces(obs=SPACES.obs, action=CONTINUOUS))._rssm
+    rng = torch.Generator().manual_seed(0)
+    tokens, carry = torch.randn(1, 1, 8, generator=rng), rssm.initial(1, CPU)
+
+    def deter(action: list[float], is_first: bool) -> Tensor:
+        flags = torch.tensor([[is_first]])
+        return rssm.observe(carry, tokens, torch.tensor(action).view(1, 1, 2), flags, None)[0].deter
+
+    torch.testing.assert_close(deter([3.0, -0.5], True), deter([0.0, 0.0], False))
+    torch.testing.assert_close(deter([3.0, -0.5], False), deter([1.0, -0.5], False))
+    assert differs(deter([3.0, -0.5], False), deter([0.0, 0.0], False))
 
 
 # 7
@@ -406,10 +425,11 @@ def test_block_weights_start_small_norms_have_the_large_epsilon_and_every_layer_
     torch.testing.assert_close(ours, formula[0])
     assert differs(ours, formula[1])
 
-    context = small_dreamer()._context
-    modules = [*context.components.modules().values(), *context.controllers.modules().values()]
-    layers = [m for module in modules for m in module.modules() if isinstance(m, (nn.Linear, BlockLinear))]
-    assert len(layers) > 15
+    picture = {"image": Space(shape=(16, 16, 3), dtype="uint8"), **SPACES.obs}
+    modules = small_dreamer(spaces=Spaces(obs=picture, action=CONTINUOUS)).modules()
+    kinds = (nn.Linear, BlockLinear, nn.Conv2d)
+    layers = [m for module in modules.values() for m in module.modules() if isinstance(m, kinds)]
+    assert len(layers) > 30
     assert all(isinstance(layer.bias, nn.Parameter) for layer in layers)
 
 
@@ -462,8 +482,9 @@ def test_every_replayed_state_starts_a_dream(monkeypatch: pytest.MonkeyPatch) ->
     assert torch.equal(starts[0].deter.to(torch.bfloat16), written["deter"].flatten(0, 1))
 
 
-def test_the_weight_includes_the_start_s_own_continue() -> None:
-    dream = KnownDream()
+@pytest.mark.parametrize("action", [DISCRETE, CONTINUOUS])
+def test_the_weight_includes_the_start_s_own_continue(action: Space) -> None:
+    dream = KnownDream(action)
     losses, _ = dream.losses()
     gain, entropy = dream.gain_and_entropy()
     torch.testing.assert_close(losses["policy"], -dream.weight() * (gain + 0.5 * entropy))
@@ -473,8 +494,9 @@ def test_the_weight_includes_the_start_s_own_continue() -> None:
 # 14
 
 
-def test_the_entropy_bonus_lies_inside_the_weight() -> None:
-    dream = KnownDream()
+@pytest.mark.parametrize("action", [DISCRETE, CONTINUOUS])
+def test_the_entropy_bonus_lies_inside_the_weight(action: Space) -> None:
+    dream = KnownDream(action)
     losses, _ = dream.losses()
     gain, entropy = dream.gain_and_entropy()
     torch.testing.assert_close(losses["policy"], -dream.weight() * (gain + 0.5 * entropy))

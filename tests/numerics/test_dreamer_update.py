@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import pytest
 import torch
 from small_dreamer import phase, shaken_dreamer, small_dreamer, synthetic_batch
-from torch import Tensor, nn
+from torch import Tensor
 
+from reverie.components.controllers.dreamer import restored_latent
 from reverie.components.networks.symlog import symexp
 from reverie.types import ReverieError
 from reverie.workflows.base import weighted_sum
-from reverie.workflows.dreamer import DreamerV3, trainable_parameters, without_context
+from reverie.workflows.dreamer import DreamerV3, trainable_parameters
 
 LOSSES = ("reconstruction", "reward", "continue", "dynamics", "representation", "policy", "value", "replay_value")
 
@@ -34,21 +35,13 @@ WORLD_MODEL = ("encoder", "representation_learner", "decoder", "reward_head", "c
 def losses_of(workflow: DreamerV3) -> dict[str, Tensor]:
     """The losses of one update, with their graphs."""
     batch = synthetic_batch()
-    seen = without_context(batch)
-    latents, losses = workflow._world_model_losses(batch, seen)
-    dreamed = workflow.imagine(horizon=5, starts=latents.detach().flatten())
-    behaviour, start_return, _ = workflow._behaviour_losses(dreamed)
-    replay_value = workflow._replay_value_loss(latents, seen, start_return.view_as(seen.reward))
-    return losses | behaviour | {"replay_value": replay_value}
+    carry = restored_latent({key: value[:, 0] for key, value in batch.stored.items()}, 4)
+    return workflow.learned(carry, batch).losses
 
 
 def reached(workflow: DreamerV3, loss: Tensor) -> set[str]:
     """Names of the parts in which some parameter gets a gradient."""
-    modules: dict[str, nn.Module] = {
-        **workflow._context.components.modules(),
-        **workflow._context.controllers.modules(),
-    }
-    parameters = trainable_parameters(modules)
+    parameters = trainable_parameters(workflow.modules())
     found = torch.autograd.grad(loss.mean(), list(parameters.values()), retain_graph=True, materialize_grads=True)
     return {name.split(".")[0] for name, grad in zip(parameters, found, strict=True) if grad.any()}
 
@@ -113,8 +106,29 @@ def test_which_loss_trains_what() -> None:
     }
 
 
+@pytest.mark.parametrize("stopped", ["reconstruction", "reward", "continue", "replay_value"])
+def test_grad_heads_say_which_losses_reach_the_representation(stopped: str) -> None:
+    heads = {
+        "reconstruction": "decoder",
+        "reward": "reward_head",
+        "continue": "continue_head",
+        "replay_value": "critic",
+    }
+    kept = ",".join(name for name in heads if name != stopped)
+    workflow = shaken_dreamer(f"workflow.grad_heads=[{kept}]")
+    losses = losses_of(workflow)
+    for name, head in heads.items():
+        model = set() if name == stopped else {"encoder", "representation_learner"}
+        assert reached(workflow, losses[name]) == model | {head}
+
+
+def test_an_unknown_name_in_grad_heads_is_refused() -> None:
+    with pytest.raises(ReverieError, match=r"grad_heads.*policy"):
+        small_dreamer("workflow.grad_heads=[reward,policy]")
+
+
 def test_losses_have_one_number_per_state() -> None:
-    shapes = {name: tuple(loss.shape) for name, loss in losses_of(shaken_dreamer()).items()}
+    shapes = {name: tuple(loss.shape) for name, loss in losses_of(shaken_dreamer("workflow.horizon=5")).items()}
     replayed = dict.fromkeys(["reconstruction", "reward", "continue", "dynamics", "representation"], (4, 6))
     assert shapes == replayed | {"policy": (24, 5), "value": (24, 5), "replay_value": (4, 5)}
 
@@ -132,6 +146,7 @@ def test_weighted_sum_averages_each_loss_by_itself() -> None:
 
 def test_an_update_is_reproducible_and_follows_its_stream() -> None:
     one, same, other = small_dreamer(), small_dreamer(), small_dreamer()
+    assert other._rng is not None
     other._rng.manual_seed(99)
     results = [workflow.update(synthetic_batch(), phase=phase()).write_back for workflow in (one, same, other)]
     stoch = [result["stoch"] for result in results if result is not None]

@@ -10,8 +10,10 @@ from reference import FORWARD, GRADIENT, arrays, assert_near, assert_rows_near
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from reverie.components.networks.images import channels_behind, channels_in_front, conv
 from reverie.components.networks.layers import BlockLinear, Mlp, NormSilu, linear
 from reverie.components.networks.symlog import symexp, symlog
+from reverie.interop.links import convolution, load
 from reverie.types import ReverieError
 
 BLOCKS = arrays("blocks")
@@ -84,16 +86,35 @@ def test_block_linear_refuses_sizes_that_do_not_divide() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "layer"), [("linear_300x400", linear(300, 400)), ("block_8x96x64", BlockLinear(768, 512, blocks=8))]
+    ("name", "layer"),
+    [
+        ("linear_300x400", linear(300, 400)),
+        ("block_8x96x64", BlockLinear(768, 512, blocks=8)),
+        ("conv_5x5x24x64", conv(24, 64, 5)),
+    ],
 )
-def test_initial_weights_have_the_published_spread(name: str, layer: nn.Linear | BlockLinear) -> None:
+def test_initial_weights_have_the_published_spread(name: str, layer: nn.Linear | BlockLinear | nn.Conv2d) -> None:
     """For a block layer the fan-in is the total input size."""
     weight = layer.weight.detach()
     assert sorted(weight.shape) == sorted(BLOCKS[f"init/{name}/shape"].tolist())
     assert float(weight.std()) == pytest.approx(float(BLOCKS[f"init/{name}/expected_std"]), rel=0.01)
     assert float(weight.abs().max()) <= float(BLOCKS[f"init/{name}/bound"]) * (1 + 1e-6)
     assert float(weight.abs().max()) > 0.95 * float(BLOCKS[f"init/{name}/bound"])
+    assert layer.bias is not None
     assert not layer.bias.any()
+
+
+def test_convolution_pads_to_the_same_size_and_its_norm_is_over_channels() -> None:
+    layer = conv(3, 4, 5)
+    load(
+        convolution("conv", layer),
+        {f"conv/{name}": BLOCKS[f"conv/{name}"].numpy() for name in ("kernel", "bias")},
+    )
+    assert_near(channels_behind(layer(channels_in_front(BLOCKS["conv/x"]))), BLOCKS["conv/y"])
+    norm = NormSilu(6)
+    with torch.no_grad():
+        norm.scale.copy_(BLOCKS["rmsnorm_conv/scale"])
+    assert_near(norm(BLOCKS["rmsnorm_conv/x"]), F.silu(BLOCKS["rmsnorm_conv/y"]))
 
 
 def test_outscale_multiplies_the_initial_weights() -> None:

@@ -6,52 +6,16 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from reference import GRADIENT, arrays, assert_near, gradients, load_parameters
+from reference import GRADIENT, arrays, assert_gradients, assert_near, parameters
 from torch import Tensor
 from torch.nn import functional as F
 
 from reverie.components.representation_learners.rssm import Latent, Rssm
+from reverie.interop.dreamer_v3_names import rssm_links
+from reverie.interop.links import load
 
 FILES = ["rssm", "rssm_continuous"]
 BLOCKS = {"rssm": 8, "rssm_continuous": 4}
-
-LAYERS = {
-    "dynin0": "read_deter.linears.0",
-    "dynin1": "read_stoch.linears.0",
-    "dynin2": "read_action.linears.0",
-    "prior0": "prior_mlp.linears.0",
-    "prior1": "prior_mlp.linears.1",
-    "priorlogit": "prior_output",
-    "obs0": "posterior_mlp.linears.0",
-    "obslogit": "posterior_output",
-}
-"""Layers whose kernels are (in, out) in the reference and (out, in) here."""
-
-BLOCK_LAYERS = {"dynhid0": "dynamics.0", "dyngru": "gates"}
-
-NORMS = {
-    "dynin0norm": "read_deter.norms.0",
-    "dynin1norm": "read_stoch.norms.0",
-    "dynin2norm": "read_action.norms.0",
-    "dynhid0norm": "dynamics_norms.0",
-    "prior0norm": "prior_mlp.norms.0",
-    "prior1norm": "prior_mlp.norms.1",
-    "obs0norm": "posterior_mlp.norms.0",
-}
-
-
-def under_our_names(file: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The reference's parameters, or gradients, by the names and in the layout of ``Rssm``."""
-    renamed: dict[str, Tensor] = {}
-    for theirs, ours in LAYERS.items():
-        renamed[f"{ours}.weight"] = file[f"{prefix}/dyn/{theirs}/kernel"].T
-        renamed[f"{ours}.bias"] = file[f"{prefix}/dyn/{theirs}/bias"]
-    for theirs, ours in BLOCK_LAYERS.items():
-        renamed[f"{ours}.weight"] = file[f"{prefix}/dyn/{theirs}/kernel"]
-        renamed[f"{ours}.bias"] = file[f"{prefix}/dyn/{theirs}/bias"]
-    for theirs, ours in NORMS.items():
-        renamed[f"{ours}.scale"] = file[f"{prefix}/dyn/{theirs}/scale"]
-    return renamed
 
 
 def model(name: str) -> Rssm:
@@ -66,7 +30,7 @@ def model(name: str) -> Rssm:
         classes=classes,
         blocks=BLOCKS[name],
     )
-    load_parameters(rssm, under_our_names(file, "param"))
+    load(rssm_links(rssm), parameters(name))
     return rssm
 
 
@@ -137,11 +101,7 @@ def test_gradients_of_the_kl(name: str, loss: str) -> None:
     mean = kls[loss].clamp(min=1.0).mean()
     (grad_tokens,) = torch.autograd.grad(mean, tokens, retain_graph=True)
     assert_near(grad_tokens, file[f"grad_{loss}_tokens"], GRADIENT)
-    expected = under_our_names(file, f"grad_{loss}")
-    ours = gradients(mean, rssm)
-    assert ours.keys() == expected.keys()
-    for key, grad in ours.items():
-        assert_near(grad, expected[key], GRADIENT, what=key)
+    assert_gradients(mean, rssm_links(rssm), name, f"grad_{loss}")
 
 
 WRONG: dict[str, Callable[[Latent, Tensor], tuple[Latent, Tensor]]] = {

@@ -210,7 +210,7 @@ def test_a_missing_part_and_one_of_another_kind_are_named(section: str) -> None:
     assert holder.find("actor", nn.Linear) is parts["actor"]
     with pytest.raises(ReverieError, match=rf"needs `{section}\.critic`.*actor, planner"):
         holder.find("critic", nn.Linear)
-    with pytest.raises(ReverieError, match=rf"`{section}\.planner` must be a Linear.*got a Counting"):
+    with pytest.raises(ReverieError, match=rf"`{section}\.planner` must be of the kind Linear.*got Counting"):
         holder.find("planner", nn.Linear)
 
 

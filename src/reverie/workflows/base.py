@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from reverie.environments.episodes import EpisodeTracker
 from reverie.types import (
@@ -63,11 +63,15 @@ class WorldModelWorkflow(ABC):
     def initialize(self, context: WorkflowContext) -> None:
         """Take the parts from the context. Subclasses extend this; parameters are on their device afterwards."""
         self._context = context
-        for module in (*context.components.modules().values(), *context.controllers.modules().values()):
+        for module in self.modules().values():
             module.to(context.device)
         self._carry: Carry | None = None
         self._acting: str | None = None
         self._reset_episode_tracking(context.train_env.num_envs if context.train_env else 0)
+
+    def modules(self) -> dict[str, nn.Module]:
+        """Every network, by the name that the configuration gives it."""
+        return {**self._context.components.modules(), **self._context.controllers.modules()}
 
     @abstractmethod
     def policy(self, controller: str | None) -> Policy:

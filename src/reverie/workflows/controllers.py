@@ -55,7 +55,7 @@ def found(parts: Mapping[str, Any], name: str, kind: type[T], *, section: str) -
         raise ReverieError(f"the workflow needs `{section}.{name}`, but the configuration has: {names}.")
     if not isinstance(parts[name], kind):
         raise ReverieError(
-            f"`{section}.{name}` must be a {kind.__name__} for this workflow, got a {type(parts[name]).__name__}."
+            f"`{section}.{name}` must be of the kind {kind.__name__} here, got {type(parts[name]).__name__}."
         )
     return parts[name]
 

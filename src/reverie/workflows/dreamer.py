@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from reverie.components.controllers.dreamer import (
-    Critic,
-    DreamerPolicy,
-    one_hot_action,
-    restored_latent,
-    stored_latent,
-)
+from reverie.components.controllers.dreamer import Critic, DreamerPolicy, restored_latent, stored_latent
+from reverie.components.controllers.exploration import Exploration
 from reverie.components.controllers.return_scale import ReturnScale
+from reverie.components.networks.actions import ActionHead
 from reverie.components.networks.distributions import TwoHot
-from reverie.components.networks.heads import BinaryHead, OneHotHead, TwoHotHead
-from reverie.components.networks.vectors import VectorDecoder, VectorEncoder
+from reverie.components.networks.heads import BinaryHead, TwoHotHead
+from reverie.components.networks.observations import ObservationDecoder, ObservationEncoder
 from reverie.components.representation_learners.rssm import Latent, Rssm
 from reverie.components.return_computers.base import ReturnComputer
 from reverie.components.return_computers.td_lambda import replay_lambda_return
 from reverie.types import Batch, Metrics, Phase, Policy, ReverieError, Stateful, require
 from reverie.workflows.base import UpdateResult, WorldModelWorkflow, weighted_sum
 from reverie.workflows.context import WorkflowContext
+from reverie.workflows.dreamer_records import Dreamed, Judged, Learned, Modelled
 
 LOSSES = frozenset(
     ("reconstruction", "reward", "continue", "dynamics", "representation", "policy", "value", "replay_value")
 )
+GRAD_HEADS = ("reconstruction", "reward", "continue", "replay_value")
+"""Losses of heads that read replayed latents: their gradient may reach the representation or stop at the head."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +46,9 @@ class DreamerV3Config:
     """Weight of the pull of the critic towards its slow copy."""
     replay_lambda: float = 0.95
     """Lambda of the returns along replayed sequences."""
+    grad_heads: tuple[str, ...] = GRAD_HEADS
+    """Losses that also train the representation. The two KL losses always do, those of actor and critic never."""
+    exploration: Exploration = field(default_factory=Exploration)
 
     def __post_init__(self) -> None:
         require("workflow.horizon", self.horizon, at_least=1)
@@ -57,14 +59,9 @@ class DreamerV3Config:
         if self.loss_weights.keys() != LOSSES:
             names, given = ", ".join(sorted(LOSSES)), ", ".join(sorted(self.loss_weights))
             raise ReverieError(f"`workflow.loss_weights` must have the keys {names}, got {given}.")
-
-
-@dataclass(kw_only=True, slots=True)
-class Dreamed:
-    """Imagined sequences [N, H + 1, ...]: index 0 is the replayed start, and every action is chosen at its state."""
-
-    feature: Tensor
-    action: Tensor
+        for name in self.grad_heads:
+            if name not in GRAD_HEADS:
+                raise ReverieError(f"`workflow.grad_heads` may name {', '.join(GRAD_HEADS)}, got {name}.")
 
 
 class DreamerV3(WorldModelWorkflow):
@@ -78,30 +75,20 @@ class DreamerV3(WorldModelWorkflow):
 
     def initialize(self, context: WorkflowContext) -> None:
         super().initialize(context)
-        if context.spaces.action.classes is None:
-            raise ReverieError(
-                f"this workflow chooses discrete actions, but the task's action is continuous with shape "
-                f"{context.spaces.action.shape}: choose a task with discrete actions (the command `tasks` lists them)."
-            )
-        if isinstance(context.spaces.action.classes, tuple):
-            raise ReverieError(
-                f"this workflow chooses one discrete action at a time, but the task's action has "
-                f"{len(context.spaces.action.classes)} of them: wrap the environment so that it takes one Discrete."
-            )
         components, controllers = context.components, context.controllers
-        self._encoder = components.find("encoder", VectorEncoder)
+        self._encoder = components.find("encoder", ObservationEncoder)
         self._rssm = components.find("representation_learner", Rssm)
-        self._decoder = components.find("decoder", VectorDecoder)
+        self._decoder = components.find("decoder", ObservationDecoder)
         self._reward_head = components.find("reward_head", TwoHotHead)
         self._continue_head = components.find("continue_head", BinaryHead)
         self._return_computer = components.find("return_computer", ReturnComputer)
         self._return_scale = components.find("return_scale", ReturnScale)
-        self._actor = controllers.find("actor", OneHotHead)
+        self._actor = controllers.find("actor", ActionHead)
         self._critic = controllers.find("critic", Critic)
-        self._rng = context.rng.stream("update")
+        self._rng: Generator | None = context.rng.stream("update")
+        self._config.exploration.check(context.spaces.action)
         self._policies: dict[str, Policy] = {}
-        modules = {**components.modules(), **controllers.modules()}
-        self._optimizer = context.optimizers["model"](trainable_parameters(modules))
+        self._optimizer = context.optimizers["model"](trainable_parameters(self.modules()))
 
     def optimizers(self) -> Mapping[str, Stateful]:
         return {"model": self._optimizer}
@@ -109,22 +96,41 @@ class DreamerV3(WorldModelWorkflow):
     def policy(self, controller: str | None) -> Policy:
         name = controller or "actor"
         if name not in self._policies:
-            actor = self._context.controllers.find(name, OneHotHead)
-            self._policies[name] = DreamerPolicy(self._encoder, self._rssm, actor, rngs=self._acting_rngs())
+            actor = self._context.controllers.find(name, ActionHead)
+            self._policies[name] = DreamerPolicy(
+                self._encoder, self._rssm, actor, rngs=self._acting_rngs(), exploration=self._config.exploration
+            )
         return self._policies[name]
 
+    def draw_the_most_likely(self) -> None:
+        """From now on an update takes the most likely latents and actions, so that other code can be compared."""
+        self._rng = None
+
     def update(self, batch: Batch, *, phase: Phase) -> UpdateResult:
-        """Losses of world model, actor and critic; one step; then the slow critic follows."""
+        """Losses of world model, actor and critic, and one step on their weighted sum."""
+        carry = restored_latent({key: value[:, 0] for key, value in batch.stored.items()}, self._rssm.classes)
+        learned = self.learned(carry, batch)
+        metrics = learned.judged.metrics()
+        metrics |= {f"loss/{name}": loss.detach().mean() for name, loss in learned.losses.items()}
+        metrics |= self.step(learned, progress=phase.progress)
+        return UpdateResult(metrics=metrics, write_back=stored_latent(learned.modelled.latents.detach()))
+
+    def learned(self, carry: Latent, batch: Batch) -> Learned:
+        """The losses of ``batch``, whose first row only leads from ``carry`` to the second."""
         seen = without_context(batch)
-        latents, losses = self._world_model_losses(batch, seen)
-        dreamed = self.imagine(horizon=self._config.horizon, starts=latents.detach().flatten())
-        behaviour, start_return, metrics = self._behaviour_losses(dreamed)
-        losses |= behaviour
-        losses["replay_value"] = self._replay_value_loss(latents, seen, start_return.view_as(seen.reward))
-        metrics |= {f"loss/{name}": loss.detach().mean() for name, loss in losses.items()}
-        metrics |= self._optimizer.step(weighted_sum(losses, self._config.loss_weights), progress=phase.progress)
+        modelled = self._modelled(carry, batch, seen)
+        dreamed = self.imagine(horizon=self._config.horizon, starts=modelled.latents.detach().flatten())
+        judged = self._judged(dreamed)
+        replay_returns = self._replay_returns(seen, judged.returns[:, 0].view_as(seen.reward))
+        replay_value = self._replay_value_loss(modelled.latents, seen, replay_returns)
+        losses = modelled.losses | judged.losses | {"replay_value": replay_value}
+        return Learned(modelled=modelled, dreamed=dreamed, judged=judged, replay_returns=replay_returns, losses=losses)
+
+    def step(self, learned: Learned, *, progress: Tensor | None = None) -> Metrics:
+        """One step of the optimiser; then the slow critic follows the new one."""
+        metrics = self._optimizer.step(weighted_sum(learned.losses, self._config.loss_weights), progress=progress)
         self._critic.update_slow()
-        return UpdateResult(metrics=metrics, write_back=stored_latent(latents.detach()))
+        return metrics
 
     @torch.no_grad()
     def imagine(self, *, horizon: int, starts: Latent) -> Dreamed:
@@ -132,31 +138,40 @@ class DreamerV3(WorldModelWorkflow):
         latent, features, actions = starts, [], []
         for step in range(horizon + 1):
             if step:
-                latent = self._rssm.imagine(latent, one_hot_action(actions[-1], self._actor.classes), self._rng)
+                latent = self._rssm.imagine(latent, self._actor.vector(actions[-1]), self._rng)
             features.append(latent.feature)
             actions.append(self._actor(features[-1]).sample(self._rng))
         return Dreamed(feature=torch.stack(features, 1), action=torch.stack(actions, 1))
 
-    def _world_model_losses(self, batch: Batch, seen: Batch) -> tuple[Latent, dict[str, Tensor]]:
-        carry = restored_latent({key: value[:, 0] for key, value in batch.stored.items()}, self._rssm.classes)
-        previous_action = one_hot_action(batch.action[:, :-1], self._actor.classes)
-        latents, posterior = self._rssm.observe(
-            carry, self._encoder(seen.obs), previous_action, seen.is_first, self._rng
-        )
-        dynamics, representation = self._rssm.kl(posterior, self._rssm.prior(latents.deter))
-        reconstruction = self._decoder(latents.decoder_feature)
+    def _modelled(self, carry: Latent, batch: Batch, seen: Batch) -> Modelled:
+        tokens = self._encoder(seen.obs)
+        previous_action = self._actor.vector(batch.action[:, :-1])
+        latents, posterior = self._rssm.observe(carry, tokens, previous_action, seen.is_first, self._rng)
+        prior = self._rssm.prior(latents.deter)
+        dynamics, representation = self._rssm.kl(posterior, prior)
+        parts = latents.deter, latents.stoch_vector
+        predictions = self._decoder(*[self._read("reconstruction", part) for part in parts])
         feature = latents.feature
+        reconstruction = {key: one.loss(seen.obs[key]) for key, one in predictions.items()}
         # Free nats clip each state by itself; clipping the mean would let bad states hide behind good ones.
-        return latents, {
-            "reconstruction": torch.stack([reconstruction[key].loss(seen.obs[key]) for key in reconstruction]).sum(0),
-            "reward": self._reward_head(feature).loss(seen.reward),
-            "continue": self._continue_head(feature).loss(self._live(seen)),
+        losses = {
+            "reconstruction": torch.stack(list(reconstruction.values())).sum(0),
+            "reward": self._reward_head(self._read("reward", feature)).loss(seen.reward),
+            "continue": self._continue_head(self._read("continue", feature)).loss(self._live(seen)),
             "dynamics": dynamics.clamp(min=self._config.free_nats),
             "representation": representation.clamp(min=self._config.free_nats),
         }
+        return Modelled(
+            tokens=tokens,
+            latents=latents,
+            posterior=posterior,
+            prior=prior,
+            reconstruction=reconstruction,
+            losses=losses,
+        )
 
-    def _behaviour_losses(self, dreamed: Dreamed) -> tuple[dict[str, Tensor], Tensor, Metrics]:
-        """Actor and critic losses, the return of each start, and what is worth watching."""
+    def _judged(self, dreamed: Dreamed) -> Judged:
+        """Actor and critic losses along imagined sequences."""
         feature = dreamed.feature
         value = self._critic(feature)
         with torch.no_grad():
@@ -164,7 +179,8 @@ class DreamerV3(WorldModelWorkflow):
             live = self._continue_head(feature).mean()  # gamma is inside
             baseline = value.mean()
             returns = self._return_computer(reward, live, baseline)
-            advantage = (returns - baseline[:, :-1]) / self._return_scale.update(returns)
+            scale = self._return_scale.update(returns)
+            advantage = (returns - baseline[:, :-1]) / scale
             weight = live.cumprod(1)[:, :-1]
             padded = torch.cat([returns, baseline[:, -1:]], 1)
         policy = self._actor(feature[:, :-1])
@@ -174,25 +190,35 @@ class DreamerV3(WorldModelWorkflow):
             "policy": -weight * gain,
             "value": weight * self._value_loss(value, feature, padded)[:, :-1],
         }
-        metrics = {
-            "entropy": entropy.detach().mean(),
-            "return_mean": returns.mean(),
-            "value_mean": baseline.mean(),
-            "reward_mean": reward.mean(),
-            "advantage_size": advantage.abs().mean(),
-        }
-        return losses, returns[:, 0], metrics
+        return Judged(
+            reward=reward,
+            live=live,
+            value=baseline,
+            returns=returns,
+            scale=scale,
+            advantage=advantage,
+            entropy=entropy,
+            losses=losses,
+        )
 
-    def _replay_value_loss(self, latents: Latent, seen: Batch, start_return: Tensor) -> Tensor:
-        """Along the replayed sequence, with the imagined returns as bootstraps and gradients into the model."""
+    def _replay_returns(self, seen: Batch, start_return: Tensor) -> Tensor:
+        """Along the replayed sequence, with the imagined returns as bootstraps."""
         inside = (~seen.is_last).float()
-        returns = replay_lambda_return(seen.reward, self._live(seen), inside * self._config.replay_lambda, start_return)
-        feature = latents.feature[:, :-1]
+        return replay_lambda_return(seen.reward, self._live(seen), inside * self._config.replay_lambda, start_return)
+
+    def _replay_value_loss(self, latents: Latent, seen: Batch, returns: Tensor) -> Tensor:
+        """The critic on the replayed sequence, with gradients into the model."""
+        inside = (~seen.is_last).float()
+        feature = self._read("replay_value", latents.feature)[:, :-1]
         return inside[:, :-1] * self._value_loss(self._critic(feature), feature, returns)
 
     def _value_loss(self, value: TwoHot, feature: Tensor, returns: Tensor) -> Tensor:
         steady = value.loss(self._critic.slow_value(feature))
         return value.loss(returns) + self._config.slow_regularizer * steady
+
+    def _read(self, loss: str, latent: Tensor) -> Tensor:
+        """What the head of this loss reads: its gradient goes on into the representation, or ends here."""
+        return latent if loss in self._config.grad_heads else latent.detach()
 
     def _live(self, seen: Batch) -> Tensor:
         return (~seen.is_terminal).float() * (1 - 1 / self._config.discount_horizon)

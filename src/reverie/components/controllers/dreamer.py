@@ -9,9 +9,11 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
+from reverie.components.controllers.exploration import Exploration
+from reverie.components.networks.actions import ActionHead
 from reverie.components.networks.distributions import TwoHot
-from reverie.components.networks.heads import OneHotHead, TwoHotHead
-from reverie.components.networks.vectors import VectorEncoder
+from reverie.components.networks.heads import TwoHotHead
+from reverie.components.networks.observations import ObservationEncoder
 from reverie.components.representation_learners.rssm import Latent, Rssm
 from reverie.types import Carry, Mode, Observation, require
 
@@ -40,40 +42,51 @@ class Critic(nn.Module):
 
 
 class DreamerPolicy:
-    """Filters observations into latents and lets an actor choose. It stores what a replayed window starts from."""
+    """Filters observations into latents and lets an actor choose. It stores what a replayed window starts from.
+
+    Without a stream for a mode, latents and actions are the most likely ones.
+    """
 
     def __init__(
-        self, encoder: VectorEncoder, rssm: Rssm, actor: OneHotHead, *, rngs: Mapping[Mode, Generator]
+        self,
+        encoder: ObservationEncoder,
+        rssm: Rssm,
+        actor: ActionHead,
+        *,
+        rngs: Mapping[Mode, Generator] | Mapping[Mode, None],
+        exploration: Exploration | None = None,
     ) -> None:
         self._encoder, self._rssm, self._actor = encoder, rssm, actor
         self._rngs = rngs
+        self._exploration = exploration or Exploration()
+        self._exploration.check(actor.space)
 
     def initial(self, num_envs: int) -> Carry:
         device = next(self._rssm.parameters()).device
         latent = self._rssm.initial(num_envs, device)
-        return {
-            "deter": latent.deter,
-            "stoch": latent.stoch,
-            "action": torch.zeros(num_envs, dtype=torch.int64, device=device),
-        }
+        action = torch.zeros(num_envs, self._actor.space.dim, device=device)
+        return {"deter": latent.deter, "stoch": latent.stoch, "action": action}
 
     @torch.no_grad()
     def act(self, carry: Carry, obs: Observation, *, mode: Mode) -> tuple[Carry, Tensor, dict[str, Tensor]]:
+        """The carry holds the action as a vector, the form in which the RSSM reads it."""
         rng = self._rngs[mode]
         latents, _ = self._rssm.observe(
             Latent(deter=carry["deter"], stoch=carry["stoch"]),
             self._encoder(obs.obs).unsqueeze(1),
-            one_hot_action(carry["action"], self._actor.classes).unsqueeze(1),
+            carry["action"].unsqueeze(1),
             obs.is_first.unsqueeze(1),
             rng,
         )
         latent = Latent(deter=latents.deter[:, 0], stoch=latents.stoch[:, 0])
-        action = self._actor(latent.feature).sample(rng)
-        return {"deter": latent.deter, "stoch": latent.stoch, "action": action}, action, stored_latent(latent)
+        action = self._chosen(latent, rng, mode)
+        carry = {"deter": latent.deter, "stoch": latent.stoch, "action": self._actor.vector(action)}
+        return carry, action, stored_latent(latent)
 
-
-def one_hot_action(index: Tensor, classes: int) -> Tensor:
-    return F.one_hot(index, classes).float()
+    def _chosen(self, latent: Latent, rng: Generator | None, mode: Mode) -> Tensor:
+        is_greedy = mode == "eval" and self._exploration.evaluates_greedily
+        action = self._actor(latent.feature).sample(None if is_greedy else rng)
+        return self._exploration.explored(action, self._actor.space, rng) if mode == "train" else action
 
 
 def stored_latent(latent: Latent) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache, cached_property
 
@@ -11,22 +12,24 @@ from torch.nn import functional as F
 
 from reverie.components.networks.symlog import symexp, symlog
 
+_HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+
 
 class OneHot:
     """Categorical over the last axis of ``logits``, mixed with ``unimix`` of the uniform distribution."""
 
     def __init__(self, logits: Tensor, *, unimix: float = 0.0) -> None:
-        self._logits = logits.float()
+        self.logits = logits.float()
         self._unimix = unimix
 
     @cached_property
     def probs(self) -> Tensor:
-        probs = self._logits.softmax(-1)
+        probs = self.logits.softmax(-1)
         return torch.add(self._unimix / probs.shape[-1], probs, alpha=1 - self._unimix) if self._unimix else probs
 
     @cached_property
     def log_probs(self) -> Tensor:
-        return self.probs.log() if self._unimix else self._logits.log_softmax(-1)
+        return self.probs.log() if self._unimix else self.logits.log_softmax(-1)
 
     def sample(self, rng: Generator | None) -> Tensor:
         """Class indices; the most likely ones when ``rng`` is None."""
@@ -55,12 +58,43 @@ class OneHot:
 class OneHots:
     """Independent categoricals, one for each element of a vector; ``logits`` holds them side by side."""
 
-    def __init__(self, logits: Tensor, classes: Sequence[int]) -> None:
-        self.elements = [OneHot(part) for part in logits.split(list(classes), dim=-1)]
+    def __init__(self, logits: Tensor, classes: Sequence[int], *, unimix: float = 0.0) -> None:
+        self.elements = [OneHot(part, unimix=unimix) for part in logits.split(list(classes), dim=-1)]
+
+    def sample(self, rng: Generator | None) -> Tensor:
+        """One class index per element; the most likely ones when ``rng`` is None."""
+        return torch.stack([one.sample(rng) for one in self.elements], -1)
+
+    def log_prob(self, index: Tensor) -> Tensor:
+        """Summed over the elements, as a vector's squared error is."""
+        return torch.stack([one.log_prob(index[..., i]) for i, one in enumerate(self.elements)]).sum(0)
 
     def loss(self, index: Tensor) -> Tensor:
-        """Summed over the elements, as a vector's squared error is."""
-        return torch.stack([one.loss(index[..., i]) for i, one in enumerate(self.elements)]).sum(0)
+        return -self.log_prob(index)
+
+    def entropy(self) -> Tensor:
+        return torch.stack([one.entropy() for one in self.elements]).sum(0)
+
+
+class Normal:
+    """Independent normals over the last axis. Samples are not clipped: whoever has bounds applies them."""
+
+    def __init__(self, mean: Tensor, stddev: Tensor) -> None:
+        self.mean, self.stddev = mean.float(), stddev.float()
+
+    def sample(self, rng: Generator | None) -> Tensor:
+        """The mean, the most likely value, when ``rng`` is None."""
+        mean, stddev = self.mean.detach(), self.stddev.detach()
+        if rng is None:
+            return mean
+        return mean + stddev * torch.randn(mean.shape, device=mean.device, generator=rng)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        distance = (value - self.mean) / self.stddev
+        return -(distance.square() / 2 + self.stddev.log() + _HALF_LOG_TWO_PI).sum(-1)
+
+    def entropy(self) -> Tensor:
+        return (self.stddev.log() + (_HALF_LOG_TWO_PI + 0.5)).sum(-1)
 
 
 @cache
@@ -139,4 +173,19 @@ class SymlogMse:
         return symexp(self._prediction)
 
     def loss(self, target: Tensor) -> Tensor:
-        return (self._prediction - symlog(target.float())).square().sum(-1)
+        """A single number needs no axis of its own."""
+        return (self._prediction - symlog(target.float()).view_as(self._prediction)).square().sum(-1)
+
+
+class ImageMse:
+    """Pictures [..., H, W, C] between 0 and 1: squared error summed over all their numbers."""
+
+    def __init__(self, prediction: Tensor) -> None:
+        self._prediction = prediction.float()
+
+    def mean(self) -> Tensor:
+        return self._prediction
+
+    def loss(self, target: Tensor) -> Tensor:
+        """``target`` is uint8."""
+        return (self._prediction - target.float() / 255).square().sum((-3, -2, -1))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from reverie.components.networks.distributions import Binary, OneHot, TwoHot, symexp_bins
+from reverie.components.networks.distributions import Binary, TwoHot, symexp_bins
 from reverie.components.networks.layers import Mlp, linear
-from reverie.types import require
 
 
 class TwoHotHead(nn.Module):
@@ -34,20 +33,3 @@ class BinaryHead(nn.Module):
 
     def forward(self, feature: Tensor) -> Binary:
         return Binary(self.output(self.mlp(feature)).squeeze(-1))
-
-
-class OneHotHead(nn.Module):
-    """Predicts one of ``classes`` (a discrete action)."""
-
-    def __init__(
-        self, *, feature_dim: int, layers: int, units: int, classes: int, outscale: float = 0.01, unimix: float = 0.0
-    ) -> None:
-        super().__init__()
-        require("unimix of a head", unimix, at_least=0, at_most=1)
-        self.mlp = Mlp(feature_dim, layers=layers, units=units)
-        self.output = linear(self.mlp.output_dim, classes, outscale=outscale)
-        self.classes = classes
-        self._unimix = unimix
-
-    def forward(self, feature: Tensor) -> OneHot:
-        return OneHot(self.output(self.mlp(feature)), unimix=self._unimix)

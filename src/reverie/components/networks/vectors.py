@@ -19,14 +19,15 @@ class VectorEncoder(nn.Module):
 
     def __init__(self, *, spaces: Mapping[str, Space], layers: int, units: int) -> None:
         super().__init__()
-        self._spaces = _vector_spaces(spaces)
-        self.mlp = Mlp(sum(space.dim for space in self._spaces.values()), layers=layers, units=units)
+        self.spaces = _vector_spaces(spaces)
+        self.mlp = Mlp(sum(space.dim for space in self.spaces.values()), layers=layers, units=units)
 
-    def dims(self) -> dict[str, int]:
-        return {"token_dim": self.mlp.output_dim}
+    @property
+    def output_dim(self) -> int:
+        return self.mlp.output_dim
 
     def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
-        return self.mlp(torch.cat([_vector(obs[key], space) for key, space in self._spaces.items()], dim=-1))
+        return self.mlp(torch.cat([_vector(obs[key], space) for key, space in self.spaces.items()], dim=-1))
 
 
 class VectorDecoder(nn.Module):
@@ -34,15 +35,14 @@ class VectorDecoder(nn.Module):
 
     def __init__(self, *, spaces: Mapping[str, Space], feature_dim: int, layers: int, units: int) -> None:
         super().__init__()
-        self._spaces = _vector_spaces(spaces)
+        self.spaces = _vector_spaces(spaces)
         self.mlp = Mlp(feature_dim, layers=layers, units=units)
-        self.outputs = nn.ModuleDict(
-            {key.replace(".", "_"): linear(self.mlp.output_dim, space.dim) for key, space in self._spaces.items()}
-        )
+        # By position: a key may hold characters, or be a word, that a module cannot be called.
+        self.outputs = nn.ModuleList([linear(self.mlp.output_dim, space.dim) for space in self.spaces.values()])
 
     def forward(self, feature: Tensor) -> dict[str, OneHot | OneHots | SymlogMse]:
         hidden = self.mlp(feature)
-        outputs = zip(self._spaces.items(), self.outputs.values(), strict=True)
+        outputs = zip(self.spaces.items(), self.outputs, strict=True)
         return {key: _prediction(layer(hidden), space) for (key, space), layer in outputs}
 
 
@@ -50,8 +50,8 @@ def _vector_spaces(spaces: Mapping[str, Space]) -> dict[str, Space]:
     for key, space in spaces.items():
         if space.is_image or len(space.shape) > 1:
             raise ReverieError(
-                f"observation '{key}' has shape {space.shape}; this experiment's encoder reads vectors only: "
-                "choose a task with vector observations (the command `tasks` lists them)."
+                f"observation '{key}' has shape {space.shape} and type {space.dtype}; only vectors and uint8 pictures "
+                "of shape HxWxC can be read: leave it out of `keys`, or wrap the environment."
             )
     return {key: spaces[key] for key in sorted(spaces)}
 
@@ -65,4 +65,4 @@ def _prediction(output: Tensor, space: Space) -> OneHot | OneHots | SymlogMse:
 def _vector(value: Tensor, space: Space) -> Tensor:
     if space.classes is not None:
         return one_hot(value, space.classes)
-    return symlog(value.float())
+    return symlog(value.float() if space.shape else value.float().unsqueeze(-1))

@@ -20,14 +20,13 @@ class Latent:
     stoch: Tensor
 
     @property
-    def feature(self) -> Tensor:
-        """What heads read."""
-        return torch.cat([self.deter, self.stoch.flatten(-2)], -1)
+    def stoch_vector(self) -> Tensor:
+        return self.stoch.flatten(-2)
 
     @property
-    def decoder_feature(self) -> Tensor:
-        """The same in the order in which the reference's vector decoder reads it."""
-        return torch.cat([self.stoch.flatten(-2), self.deter], -1)
+    def feature(self) -> Tensor:
+        """What heads read."""
+        return torch.cat([self.deter, self.stoch_vector], -1)
 
     def detach(self) -> Latent:
         return Latent(deter=self.deter.detach(), stoch=self.stoch.detach())
@@ -75,7 +74,8 @@ class Rssm(nn.Module):
         self.posterior_output = linear(hidden, stoch * classes)
 
     def dims(self) -> dict[str, int]:
-        return {"feature_dim": self._deter + self._stoch * self.classes}
+        stoch_dim = self._stoch * self.classes
+        return {"deter_dim": self._deter, "stoch_dim": stoch_dim, "feature_dim": self._deter + stoch_dim}
 
     def initial(self, batch_size: int, device: torch.device) -> Latent:
         return Latent(

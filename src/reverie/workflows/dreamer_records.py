@@ -1,0 +1,65 @@
+"""What one update of Dreamer computes on its way to the losses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from reverie.components.representation_learners.rssm import Latent
+from reverie.types import Metrics
+
+
+@dataclass(kw_only=True, slots=True)
+class Modelled:
+    """What the world model makes of the trained rows, all [B, T, ...]."""
+
+    tokens: Tensor
+    latents: Latent
+    posterior: Tensor
+    prior: Tensor
+    reconstruction: dict[str, Tensor]
+    """The loss of each decoded key."""
+    losses: dict[str, Tensor]
+
+
+@dataclass(kw_only=True, slots=True)
+class Dreamed:
+    """Imagined sequences [N, H + 1, ...]: index 0 is the replayed start, and every action is chosen at its state."""
+
+    feature: Tensor
+    action: Tensor
+
+
+@dataclass(kw_only=True, slots=True)
+class Judged:
+    """What imagined sequences are worth: ``reward``, ``live`` and ``value`` at H + 1 states, the rest at H."""
+
+    reward: Tensor
+    live: Tensor
+    value: Tensor
+    returns: Tensor
+    scale: Tensor
+    advantage: Tensor
+    entropy: Tensor
+    losses: dict[str, Tensor]
+
+    def metrics(self) -> Metrics:
+        return {
+            "entropy": self.entropy.detach().mean(),
+            "return_mean": self.returns.mean(),
+            "value_mean": self.value.mean(),
+            "reward_mean": self.reward.mean(),
+            "advantage_size": self.advantage.abs().mean(),
+        }
+
+
+@dataclass(kw_only=True, slots=True)
+class Learned:
+    """All losses of one update by name, with their graphs, and what they were computed from."""
+
+    modelled: Modelled
+    dreamed: Dreamed
+    judged: Judged
+    replay_returns: Tensor
+    losses: dict[str, Tensor]
