@@ -77,6 +77,10 @@ def drawing_package(module: str, *, task: str, extra: str) -> ModuleType:
     if importlib.util.find_spec(module.partition(".")[0]) is None:
         return simulator_package(module, task=task, extra=extra)  # for its sentence
     rendering_backend()
+    if "torch" in sys.modules:
+        # Mesa draws with LLVM and torch compiles with triton's copy of it: loaded in the other order they crash.
+        with suppress(ImportError):
+            importlib.import_module("triton")
     with first_drawing(task):
         try:
             _load_again_for_backend()
