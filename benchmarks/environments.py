@@ -11,13 +11,14 @@ machine. Writes benchmarks/results/environments.json.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -44,14 +45,13 @@ def bare_atari() -> Callable[[], None]:
     ale.setLoggerMode(ale_py.LoggerMode.Error)
     ale.setFloat("repeat_action_probability", 0.0)
     ale.loadROM(ale_py.roms.get_rom_path("pong"))
-    actions = ale.getMinimalActionSet()
-    rng = np.random.default_rng(0)
+    actions = _drawn(ale.getMinimalActionSet())
     frames = [np.empty((*ale.getScreenDims(), 3), np.uint8) for _ in range(2)]
 
     def step() -> None:
         if ale.game_over():
             ale.reset_game()
-        action = actions[rng.integers(len(actions))]
+        action = next(actions)
         for frame in range(4):
             ale.act(action)
             if frame >= 2:
@@ -66,13 +66,13 @@ def bare_dmc() -> Callable[[], None]:
     from dm_control import suite
 
     env = suite.load("walker", "walk", task_kwargs={"random": 0})
-    rng = np.random.default_rng(0)
+    actions = _drawn(list(np.random.default_rng(0).uniform(-1, 1, (1000, 6))))
     last = [env.reset()]
 
     def step() -> None:
         if last[0].last():
             last[0] = env.reset()
-        last[0] = env.step(rng.uniform(-1, 1, 6))
+        last[0] = env.step(next(actions))
         for value in last[0].observation.values():
             np.asarray(value, np.float32)
 
@@ -83,11 +83,11 @@ def bare_crafter() -> Callable[[], None]:
     import crafter
 
     env = crafter.Env(size=(64, 64), seed=0)
-    rng = np.random.default_rng(0)
+    actions = _drawn(list(range(17)))
     env.reset()
 
     def step() -> None:
-        _, _, is_over, _ = env.step(int(rng.integers(17)))
+        _, _, is_over, _ = env.step(next(actions))
         if is_over:
             env.reset()
 
@@ -99,18 +99,24 @@ def bare_minigrid() -> Callable[[], None]:
     import minigrid  # noqa: F401 - registers its environments
 
     env = gymnasium.make("MiniGrid-DoorKey-8x8-v0", disable_env_checker=True)
-    rng = np.random.default_rng(0)
+    actions = _drawn(list(range(7)))
     env.reset(seed=0)
     one_hots = [np.eye(count, dtype=np.float32) for count in (11, 6, 3)]
 
     def step() -> None:
-        seen, _, terminated, truncated, _ = env.step(int(rng.integers(7)))
+        seen, _, terminated, truncated, _ = env.step(next(actions))
         view = seen["image"]
         np.concatenate([one_hot[view[..., part]] for part, one_hot in enumerate(one_hots)], -1).ravel()
         if terminated or truncated:
             env.reset()
 
     return step
+
+
+def _drawn(choices: list[Any]) -> Iterator[Any]:
+    """Random actions without end, drawn before they are needed."""
+    rng = np.random.default_rng(0)
+    return itertools.cycle([choices[index] for index in rng.integers(len(choices), size=1000)])
 
 
 CASES: dict[str, tuple[Callable[[], Callable[[], None]], str, str]] = {
@@ -128,17 +134,18 @@ class Through:
         config = composed(task, ["experiment=random_cartpole", f"environment={environment}"])
         config.environment.in_workers = in_workers
         self.env: VectorEnvironment = environments(config, num_envs=num_envs, seed=0, allow=None)
-        self._rng = np.random.default_rng(0)
+        # Drawn before: choosing an action is the policy's work.
+        self._actions = itertools.cycle([self._action(self.env.spaces.action, seed) for seed in range(1000)])
         self.env.observe()
 
     def step(self) -> None:
-        self.env.step(self._action(self.env.spaces.action))
+        self.env.step(next(self._actions))
 
-    def _action(self, space: Space) -> torch.Tensor:
-        shape = (self.env.num_envs, *space.shape)
+    def _action(self, space: Space, seed: int) -> torch.Tensor:
+        rng, shape = np.random.default_rng(seed), (self.env.num_envs, *space.shape)
         if space.classes is None:
-            return torch.from_numpy(self._rng.uniform(-1, 1, shape).astype(np.float32))
-        return torch.from_numpy(self._rng.integers(0, np.array(space.classes), shape))
+            return torch.from_numpy(rng.uniform(-1, 1, shape).astype(np.float32))
+        return torch.from_numpy(rng.integers(0, np.array(space.classes), shape))
 
 
 def main() -> None:

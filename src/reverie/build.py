@@ -63,7 +63,9 @@ class EnvironmentConfig:
 
     num_envs: int = 1
     in_workers: bool = True
-    """Whether each simulator has a process of its own, which can die and be started again without ending the run."""
+    """Whether simulators live in worker processes, which can die and be started again without ending the run."""
+    num_workers: int | None = None
+    """Worker processes that share the simulators; null makes as many as there are processors."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,7 +164,9 @@ def environments(config: DictConfig, *, num_envs: int | None, seed: int, allow: 
     maker = simulator_maker(node, allow=allow)
     # An interpreter of its own is a process of its own, whatever was asked for.
     in_workers = environment.in_workers or maker.interpreter is not None
-    return SeparateEnvironments(maker, num_envs=count, seed=seed, in_workers=in_workers)
+    return SeparateEnvironments(
+        maker, num_envs=count, seed=seed, in_workers=in_workers, num_workers=environment.num_workers
+    )
 
 
 def simulator_maker(node: Any, *, allow: Allow) -> Maker:

@@ -59,7 +59,12 @@ def test_killed_simulators_cost_their_episodes_and_nothing_else(tmp_path: Path, 
         [
             *(sys.executable, "-m", "reverie", "train", "experiment=random_cartpole"),
             *("task=gym:witness_world:Witness-v0", f"logdir={run}", f"environment.num_envs={NUM_ENVS}"),
-            *("environment.in_workers=true", f"training.total_timesteps={steps}", "evaluation.episodes=2"),
+            *(
+                "environment.in_workers=true",
+                f"environment.num_workers={NUM_ENVS}",
+                f"training.total_timesteps={steps}",
+                "evaluation.episodes=2",
+            ),
             *("evaluation.envs=2", "checkpoint.every_steps=150", "logging.every_steps=150"),
         ],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -117,9 +118,11 @@ def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     sys.modules.pop("own_world", None)
 
 
-def worlds(num_envs: int = 2, seed: int = 5, **arguments: Any) -> SeparateEnvironments:
+def worlds(num_envs: int = 2, seed: int = 5, num_workers: int | None = None, **arguments: Any) -> SeparateEnvironments:
     maker = Maker(module="own_world", name="World", arguments=arguments)
-    return SeparateEnvironments(maker, num_envs=num_envs, seed=seed, in_workers=True)
+    return SeparateEnvironments(
+        maker, num_envs=num_envs, seed=seed, in_workers=True, num_workers=num_workers or num_envs
+    )
 
 
 def action(*values: int) -> Tensor:
@@ -132,7 +135,7 @@ def words(seen: Observation) -> str:
 
 
 def pids(envs: SeparateEnvironments) -> list[int]:
-    return [seat._process.pid for seat in envs._seats]  # type: ignore[attr-defined]
+    return [seat.process.pid for seat in envs._seats]  # type: ignore[attr-defined]
 
 
 def is_alive(pid: int) -> bool:
@@ -224,6 +227,28 @@ def test_a_death_ends_one_episode_as_truncated_and_the_others_go_on(fault: int) 
         assert envs.deaths == 1
         assert envs.step(action(0, 0, 0)).is_first.tolist() == [False, True, False]
         assert not envs.step(action(0, 0, 0)).is_first.any()
+    finally:
+        envs.close()
+        calm.close()
+
+
+def test_simulators_that_share_a_process_die_together_and_are_counted_once() -> None:
+    envs, calm = worlds(num_envs=5, num_workers=2), worlds(num_envs=5)
+    try:
+        assert len(set(pids(envs))) == 2
+        assert words(envs.observe()) == words(calm.observe())
+        for _ in range(9):
+            assert words(envs.step(action(*[0] * 5))) == words(calm.step(action(*[0] * 5)))
+        before, after = envs.observe(), envs.step(action(0, 0, 0, 2, 0))
+        assert after.is_last.tolist() == [False, False, True, True, True]
+        assert after.lost == {2, 3, 4}
+        assert torch.equal(after.obs["image"][2:], before.obs["image"][2:])
+        assert envs.deaths == 1
+        assert len(envs.notices()) == 1
+        assert envs.step(action(*[0] * 5)).is_first.tolist() == [False, False, True, True, True]
+        os.kill(pids(envs)[0], signal.SIGKILL)
+        assert envs.step(action(*[0] * 5)).is_last.tolist() == [True, True, False, False, False]
+        assert envs.deaths == 2
     finally:
         envs.close()
         calm.close()
@@ -344,7 +369,7 @@ def test_a_refusal_leaves_no_answer_unread() -> None:
             envs.step(action(3, 0))
         calm.step(action(0, 0))
         assert torch.equal(calm.observe().obs["image"][1], torch.from_numpy(envs._board.obs["image"][1].copy()))
-        assert not envs._seats[1]._channel.poll()  # type: ignore[attr-defined]
+        assert not envs._seats[1].process._channel.poll()  # type: ignore[attr-defined]
     finally:
         envs.close()
         calm.close()
@@ -364,6 +389,7 @@ def test_what_a_simulator_has_started_ends_with_it(end: str, tmp_path: Path) -> 
 
 
 def test_close_leaves_no_process_and_no_descriptor() -> None:
+    gc.collect()  # what other tests left
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
     envs = worlds(num_envs=4)
     workers = pids(envs)

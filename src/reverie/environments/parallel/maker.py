@@ -27,9 +27,10 @@ class Maker:
     def __call__(self) -> Environment:
         return getattr(importlib.import_module(self.module), self.name)(**self.arguments)
 
-    def spec(self, *, sys_path: list[str] | None, file: str | None) -> bytes:
-        """What `worker_server.py` is told first."""
+    def spec(self, *, count: int, sys_path: list[str] | None, file: str | None) -> bytes:
+        """What `worker_server.py` is told first; ``count`` is the number of simulators to make."""
         spec = {
+            "count": count,
             "sys_path": sys_path,
             "file": file,
             "module": self.module,

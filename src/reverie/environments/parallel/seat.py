@@ -27,12 +27,16 @@ class Introduction:
 
 
 class DeadSimulatorError(Exception):
-    """A simulator's process is gone. ``cause`` is one line, ``traceback`` is its own where it left one."""
+    """A simulator's process is gone. ``cause`` is one line, ``traceback`` is its own where it left one.
 
-    def __init__(self, cause: str, traceback: str = "") -> None:
+    Where simulators share a process, ``is_first`` is set for the one that noticed: the death is counted once.
+    """
+
+    def __init__(self, cause: str, traceback: str = "", *, is_first: bool = True) -> None:
         super().__init__(cause)
         self.cause = cause
         self.traceback = traceback
+        self.is_first = is_first
 
 
 class Seat(Protocol):
@@ -51,6 +55,10 @@ class Seat(Protocol):
     def begin_step(self) -> None: ...
 
     def begin_replay(self, seed: int, actions: np.ndarray) -> None: ...
+
+    def flush(self) -> None:
+        """Send what was begun. ``finish`` does it too; before it, many processes can be set to work."""
+        ...
 
     def finish(self) -> Mapping[str, float]: ...
 
@@ -100,6 +108,9 @@ class InlineSeat:
         timestep = self._environment.replay(seed, actions)
         self._board.write(self._index, timestep)
         self._scores = timestep.scores
+
+    def flush(self) -> None:
+        """Nothing waits: what is begun here is done."""
 
     def finish(self) -> Mapping[str, float]:
         return self._scores

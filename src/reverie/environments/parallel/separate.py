@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -13,7 +15,7 @@ from reverie.environments.parallel.board import Board, shared_memory
 from reverie.environments.parallel.maker import Maker
 from reverie.environments.parallel.seat import DeadSimulatorError, InlineSeat, Introduction, Seat
 from reverie.environments.parallel.slot import Slot
-from reverie.environments.parallel.worker import WorkerSeat
+from reverie.environments.parallel.worker import WorkerProcess, WorkerSeat
 from reverie.environments.vector import VectorEnvironment
 from reverie.types import Observation, ReverieError, State
 
@@ -24,10 +26,22 @@ _NOBODY: frozenset[int] = frozenset()
 class SeparateEnvironments(VectorEnvironment):
     """Comes back after a resume as each simulator can: by its state, by replay of the open episode, or by restart."""
 
-    def __init__(self, make: Callable[[], Environment] | Maker, *, num_envs: int, seed: int, in_workers: bool) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Environment] | Maker,
+        *,
+        num_envs: int,
+        seed: int,
+        in_workers: bool,
+        num_workers: int | None = None,
+    ) -> None:
+        """``num_workers`` processes share the environments; None makes as many as there are processors."""
         if num_envs < 1:
             raise ReverieError(f"The number of environments is {num_envs}, but at least 1 is needed.")
+        if num_workers is not None and num_workers < 1:
+            raise ReverieError(f"The number of workers is {num_workers}, but at least 1 is needed.")
         self.num_envs = num_envs
+        self._num_workers = min(num_envs, num_workers or usable_processors())
         self._make = make
         self._memory = shared_memory()
         self._seats: list[Seat] = []
@@ -81,6 +95,7 @@ class SeparateEnvironments(VectorEnvironment):
             )
         for slot in self._slots:
             slot.begin_restore(saved[str(slot.index)])
+        self._flush()
         problems = {slot.index: slot.finish_restore(saved[str(slot.index)]) for slot in self._slots}
         self.inexact = self._inexact_sentence({index: why for index, why in problems.items() if why})
         self._shown = None
@@ -113,23 +128,26 @@ class SeparateEnvironments(VectorEnvironment):
     def _seated(self, in_workers: bool) -> list[Introduction]:
         """Starts the simulators, side by side where they have processes of their own."""
         make = self._make
-        introductions: list[Introduction] = []
-        for index in range(self.num_envs):
-            if not in_workers:
+        if not in_workers:
+            for _ in range(self.num_envs):
                 self._seats.append(InlineSeat(make))
-                continue
+        else:
             assert isinstance(make, Maker), "a worker process is told by name what to make"
-            self._seats.append(WorkerSeat(make, memory=self._memory.fileno()))
-            if index == 0 and make.needs_rendering:
-                # The first one finds out how this machine draws; the others find the answer where it left it.
-                introductions.append(_introduced(self._seats[0]))
-        return introductions + [_introduced(seat) for seat in self._seats[len(introductions) :]]
+            borders = [self.num_envs * worker // self._num_workers for worker in range(self._num_workers + 1)]
+            for first, last in pairwise(borders):
+                process = WorkerProcess(make, count=last - first, memory=self._memory.fileno())
+                self._seats.extend(WorkerSeat(process, number) for number in range(last - first))
+                if first == 0 and make.needs_rendering:
+                    # The first one finds out how this machine draws; the others find the answer where it left it.
+                    _introduced(self._seats[0])
+        return [_introduced(seat) for seat in self._seats]
 
     def _advance(self, slots: Sequence[Slot]) -> None:
         start = time.perf_counter()
         previous, self._shown = self._shown, None
         for slot in slots:
             slot.begin()
+        self._flush()
         refusal: ReverieError | None = None
         for slot in slots:  # all of them: an answer that stays unread would be taken for the next one
             try:
@@ -139,6 +157,10 @@ class SeparateEnvironments(VectorEnvironment):
         if refusal is not None:
             raise refusal
         self.seconds += time.perf_counter() - start
+
+    def _flush(self) -> None:
+        for seat in self._seats:
+            seat.flush()
 
     def _observation(self) -> Observation:
         board = self._board
@@ -161,6 +183,10 @@ class SeparateEnvironments(VectorEnvironment):
             f"The resumed run is not exact: {self.task} {why}, "
             f"so an episode that was open in environment {which} (of {self.num_envs}) ends as truncated."
         )
+
+
+def usable_processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _introduced(seat: Seat) -> Introduction:

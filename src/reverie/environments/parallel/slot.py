@@ -166,6 +166,14 @@ class Slot:
 
     def _restart(self, death: DeadSimulatorError) -> None:
         """Start the simulator again, unless it keeps dying; it may die once more while it starts."""
+        if death.is_first:
+            self._count(death)
+        try:
+            self._seat.restart()
+        except DeadSimulatorError as another:
+            self._restart(another)
+
+    def _count(self, death: DeadSimulatorError) -> None:
         self.deaths += 1
         self._deaths_in_a_row += 1
         what = f"The simulator of environment {self.index} ({self._about.task}) died: {death.cause}"
@@ -173,10 +181,6 @@ class Slot:
             own = f"\n{death.traceback}" if death.traceback else ""
             raise ReverieError(f"{what}; that was the {_MAX_DEATHS}rd time without a finished episode between.{own}")
         self.notices.append(f"{what}. It is started again, and its episode ends as truncated.")
-        try:
-            self._seat.restart()
-        except DeadSimulatorError as another:
-            self._restart(another)
 
     def _restored(self, state: State, saved: Timestep) -> str | None:
         """None when the simulator stands where it was saved, bit for bit; else why not."""

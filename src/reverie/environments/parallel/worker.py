@@ -1,4 +1,4 @@
-"""A simulator in a process of its own: started, asked, watched, and started again when it dies."""
+"""Simulators in processes of their own: started, asked, watched, and started again when they die."""
 
 from __future__ import annotations
 
@@ -32,69 +32,136 @@ _CLOSING_SECONDS = 5.0
 
 
 class WorkerSeat:
-    """Starts at once and in the background; ``introduction`` waits until the simulator is there."""
+    """One of the simulators of a `WorkerProcess`."""
 
-    def __init__(self, maker: Maker, *, memory: int) -> None:
-        self._maker = maker
-        self._memory = memory
-        self._layout: dict[str, Any] | None = None
-        # What simulators print belongs to nobody's screen; the end of it is shown when one dies.
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the seat
-        self._start()
+    def __init__(self, process: WorkerProcess, number: int) -> None:
+        self.process = process
+        self._number = number
+        self._generation = process.generation
 
     def introduction(self) -> Introduction:
-        said = json.loads(self._value())
-        spaces = said.pop("spaces")
-        obs = {key: Space(**space) for key, space in spaces["obs"].items()}
-        return Introduction(spaces=Spaces(obs=obs, action=Space(**spaces["action"])), **said)
+        return self.process.introductions()[self._number]
 
     def attach(self, board: Board, index: int) -> None:
-        self._layout = board.layout(index)
-        self._send(b"m" + json.dumps(self._layout).encode())
+        self.process.layouts[self._number] = board.layout(index)
+        self._ask(self.process.attaching(self._number))
         self.finish()
 
     def begin_reset(self, seed: int) -> None:
-        if os.fstat(self._log.fileno()).st_size > _MAX_LOG_BYTES:
-            os.ftruncate(self._log.fileno(), 0)  # opened for appending there, so it goes on at the new end
-        self._send(b"r" + struct.pack("<q", seed))
+        self._ask(b"r" + struct.pack("<q", seed))
 
     def begin_step(self) -> None:
-        self._send(b"s")
+        self._ask(b"s")
 
     def begin_replay(self, seed: int, actions: np.ndarray) -> None:
-        self._send(b"p" + struct.pack("<q", seed) + actions.tobytes())
+        self._ask(b"p" + struct.pack("<q", seed) + actions.tobytes())
+
+    def flush(self) -> None:
+        self.process.flush()
 
     def finish(self) -> Mapping[str, float]:
-        kind, body = self._received()
-        if kind == b"i":
-            return json.loads(body)
-        assert kind == b"d", f"the worker answered {kind!r}"
-        return {}
+        kind, body = self._answer()
+        return json.loads(body) if kind == b"i" else {}
 
     def get_state(self) -> State:
-        self._send(b"g")
-        return pickle.loads(self._value())  # from our own child, not from a file
+        self._ask(b"g")
+        return pickle.loads(self._answer()[1])  # from our own child, not from a file
 
     def set_state(self, state: State) -> None:
-        self._send(b"t" + pickle.dumps(state, protocol=4))
-        self.finish()
+        self._ask(b"t" + pickle.dumps(state, protocol=4))
+        self._answer()
+
+    def restart(self) -> None:
+        if self._generation == self.process.generation:
+            self.process.restart()
+        self._generation = self.process.generation
+
+    def close(self) -> None:
+        self.process.close()
+
+    def _ask(self, command: bytes) -> None:
+        if self._generation == self.process.generation:
+            self.process.ask(self._number, command)
+
+    def _answer(self) -> tuple[bytes, bytes]:
+        if self._generation != self.process.generation:
+            raise DeadSimulatorError("another simulator of its process died", is_first=False)
+        return self.process.answer(self._number)
+
+
+class WorkerProcess:
+    """Starts at once and in the background; ``introductions`` waits until its ``count`` simulators are there."""
+
+    def __init__(self, maker: Maker, *, count: int, memory: int) -> None:
+        self.generation = 0
+        """Grows with each restart: a seat of an older one has lost its simulator."""
+        self.layouts: dict[int, dict[str, Any]] = {}
+        self._maker = maker
+        self._count = count
+        self._memory = memory
+        self._introductions: list[Introduction] = []
+        self._is_closed = False
+        # What simulators print belongs to nobody's screen; the end of it is shown when one dies.
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
+        self._start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def introductions(self) -> list[Introduction]:
+        if not self._introductions:
+            self._introductions = [_introduction(said) for said in json.loads(self._received()[1])]
+        return self._introductions
+
+    def attaching(self, number: int) -> bytes:
+        """The command that shows a simulator its place in memory."""
+        return b"m" + json.dumps(self.layouts[number]).encode()
+
+    def ask(self, number: int, command: bytes) -> None:
+        """Put a command into the next bundle. It is answered before the same simulator is asked again."""
+        self._waiting.append((number, command))
+
+    def flush(self) -> None:
+        if self._waiting:
+            bundle, self._waiting = worker_server.bundled(self._waiting), []
+            self._send(bundle)
+
+    def answer(self, number: int) -> tuple[bytes, bytes]:
+        self.flush()
+        while number not in self._answers:
+            kind, body = self._received()
+            assert kind == b"b", f"the worker answered {kind!r}"
+            self._answers.update(worker_server.unbundled(body))
+        message = self._answers.pop(number)
+        return message[:1], message[1:]
 
     def restart(self) -> None:
         self._end()
+        if os.fstat(self._log.fileno()).st_size > _MAX_LOG_BYTES:
+            os.ftruncate(self._log.fileno(), 0)
         self._start()
-        self.introduction()
-        self._send(b"m" + json.dumps(self._layout).encode())
-        self.finish()
+        self._received()  # the introductions are known
+        for number in self.layouts:
+            self.ask(number, self.attaching(number))
+        for number in self.layouts:
+            self.answer(number)
+        self.generation += 1
 
     def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
         if self._process.poll() is None:
             with suppress(OSError):  # it may die in this moment
-                self._channel.send_bytes(b"c")
+                self._channel.send_bytes(worker_server.bundled([(number, b"c") for number in range(self._count)]))
                 self._channel.poll(_CLOSING_SECONDS)
         self._end()
         self._log.close()
 
     def _start(self) -> None:
+        self._waiting: list[tuple[int, bytes]] = []
+        self._answers: dict[int, bytes] = {}
         ours, theirs = socket.socketpair()
         self._channel = Connection(ours.detach())
         fds = (theirs.fileno(), self._memory)
@@ -118,16 +185,11 @@ class WorkerSeat:
             os.close(log)
             theirs.close()
         file = None if is_own else sys.modules[self._maker.module].__file__
-        self._send(self._maker.spec(sys_path=sys.path if is_own else None, file=file))
+        self._send(self._maker.spec(count=self._count, sys_path=sys.path if is_own else None, file=file))
 
     def _send(self, message: bytes) -> None:
         with suppress(OSError):  # its answer will be missing too, and says so in one place
             self._channel.send_bytes(message)
-
-    def _value(self) -> bytes:
-        kind, body = self._received()
-        assert kind == b"v", f"the worker answered {kind!r}"
-        return body
 
     def _received(self) -> tuple[bytes, bytes]:
         try:
@@ -160,6 +222,12 @@ class WorkerSeat:
         with suppress(ProcessLookupError, PermissionError):  # macOS refuses where only zombies are left
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+
+def _introduction(said: dict[str, Any]) -> Introduction:
+    spaces = said.pop("spaces")
+    obs = {key: Space(**space) for key, space in spaces["obs"].items()}
+    return Introduction(spaces=Spaces(obs=obs, action=Space(**spaces["action"])), **said)
 
 
 def _variables(*, is_own: bool) -> dict[str, str]:

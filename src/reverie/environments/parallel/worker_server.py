@@ -1,7 +1,8 @@
-"""Serves one simulator to another process: started by `worker.py`, as a script, with any Python from 3.7 on.
+"""Serves simulators to another process: started by `worker.py`, as a script, with any Python from 3.7 on.
 
 It stands alone (standard library and numpy) because a simulator may need an interpreter that is too old for Reverie.
-Commands and answers are short messages over a socket; observations and actions lie in memory that both sides map.
+Observations and actions lie in memory that both sides map. Commands pass over a socket in bundles, one command for some
+or all of the simulators, and the answers come back in one bundle: a message costs more than many a simulator's step.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 _PARENT_IS_GONE = (EOFError, BrokenPipeError, ConnectionResetError)
+_HEADER = struct.Struct("<HI")
+"""Before each message of a bundle: the number of its simulator, and its length."""
 
 
 def main() -> None:
@@ -63,10 +66,12 @@ def _leave() -> None:
 def _serve(channel: Connection, memory: int) -> None:
     spec = json.loads(channel.recv_bytes().decode())
     try:
-        server = _Server(_made(spec), memory)
-        channel.send_bytes(b"v" + json.dumps(server.introduction()).encode())
-        while server.is_open:
-            channel.send_bytes(server.answer(channel.recv_bytes()))
+        make = _maker(spec)
+        servers = [_Server(make(**spec["arguments"]), memory) for _ in range(spec["count"])]
+        channel.send_bytes(b"v" + json.dumps([server.introduction() for server in servers]).encode())
+        while servers[0].is_open:
+            bundle = unbundled(channel.recv_bytes())
+            channel.send_bytes(b"b" + bundled([(index, servers[index].answer(command)) for index, command in bundle]))
     except _PARENT_IS_GONE:
         raise
     except BaseException as error:
@@ -76,7 +81,22 @@ def _serve(channel: Connection, memory: int) -> None:
         channel.send_bytes((b"x" if is_refusal else b"e") + text.encode(errors="backslashreplace"))
 
 
-def _made(spec: dict[str, Any]) -> Any:
+def bundled(parts: list[tuple[int, bytes]]) -> bytes:
+    """Messages by the number of the simulator they belong to, as one."""
+    return b"".join(_HEADER.pack(index, len(part)) + part for index, part in parts)
+
+
+def unbundled(message: bytes) -> list[tuple[int, bytes]]:
+    parts = []
+    start = 0
+    while start < len(message):
+        index, length = _HEADER.unpack_from(message, start)
+        start += _HEADER.size + length
+        parts.append((index, message[start - length : start]))
+    return parts
+
+
+def _maker(spec: dict[str, Any]) -> Any:
     # The folder of this script is no place to import from: its files carry the names of the packages they adapt.
     here = Path(__file__).resolve().parent
     sys.path[:] = spec["sys_path"] or [entry for entry in sys.path if Path(entry or ".").resolve() != here]
@@ -89,7 +109,7 @@ def _made(spec: dict[str, Any]) -> Any:
         module = importlib.util.module_from_spec(found)
         sys.modules[spec["module"]] = module
         found.loader.exec_module(module)
-    return getattr(module, spec["name"])(**spec["arguments"])
+    return getattr(module, spec["name"])
 
 
 class _Server:
