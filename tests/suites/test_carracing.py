@@ -159,8 +159,11 @@ def test_tasks_and_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install 'reverie[carracing]'" in problem
 
 
-def test_close_twice() -> None:
-    one = env()
+def test_closing_one_twice_does_not_disturb_another() -> None:
+    one, other = env(), env()
     one.reset(0)
+    first = other.reset(0)
     one.close()
     one.close()
+    assert np.array_equal(other.reset(0).obs["image"], first.obs["image"])
+    other.close()

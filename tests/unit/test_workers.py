@@ -54,6 +54,8 @@ class World(Environment):
     def reset(self, seed):
         if self._mode == "dies at reset":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self._mode == "chatty":
+            print("x" * 600_000)
         self._rng, self._steps = np.random.default_rng(seed), 0
         return self._timestep()
 
@@ -386,6 +388,17 @@ def test_what_a_simulator_has_started_ends_with_it(end: str, tmp_path: Path) -> 
         assert all_leave([helper])
     envs.close()
     assert all_leave([int(file.name.partition("-")[2]) for file in tmp_path.glob("helper-*")])
+
+
+def test_what_simulators_print_does_not_grow_without_end() -> None:
+    envs = worlds(num_envs=1, length=1, mode="chatty")
+    try:
+        envs.observe()
+        for _ in range(12):
+            envs.step(action(0))
+        assert 0 < os.fstat(envs._seats[0].process._log.fileno()).st_size < 2_000_000  # type: ignore[attr-defined]
+    finally:
+        envs.close()
 
 
 def test_close_leaves_no_process_and_no_descriptor() -> None:

@@ -1,4 +1,4 @@
-"""N simulators with lives of their own: in this process, or each in a worker process."""
+"""N simulators with lives of their own: in this process, or spread over worker processes."""
 
 from __future__ import annotations
 

@@ -48,6 +48,7 @@ class WorkerSeat:
         self.finish()
 
     def begin_reset(self, seed: int) -> None:
+        self.process.trim_log()
         self._ask(b"r" + struct.pack("<q", seed))
 
     def begin_step(self) -> None:
@@ -136,10 +137,13 @@ class WorkerProcess:
         message = self._answers.pop(number)
         return message[:1], message[1:]
 
+    def trim_log(self) -> None:
+        """Keep a simulator that prints at every step from filling the disk."""
+        if os.fstat(self._log.fileno()).st_size > _MAX_LOG_BYTES:
+            os.ftruncate(self._log.fileno(), 0)  # opened for appending there, so it goes on at the new end
+
     def restart(self) -> None:
         self._end()
-        if os.fstat(self._log.fileno()).st_size > _MAX_LOG_BYTES:
-            os.ftruncate(self._log.fileno(), 0)
         self._start()
         self._received()  # the introductions are known
         for number in self.layouts:
