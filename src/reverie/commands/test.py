@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import reverie
 from reverie.commands.arguments import Parser
 from reverie.commands.system_libraries import install_packages
+from reverie.runtime.processors import usable_processors
 
 _DESCRIPTION = """\
 Run the tests of this checkout with pytest, in parallel; further arguments go to pytest.
@@ -61,15 +61,11 @@ def pytest_arguments(root: Path, rest: list[str], *, is_complete: bool) -> list[
     has_paths = any(Path(argument.partition("::")[0]).exists() for argument in rest if not argument.startswith("-"))
     return [
         *("-c", str(root / "pyproject.toml"), "--rootdir", str(root)),
-        *([] if has_workers else ["-n", str(min(_cores(), _MAX_WORKERS))]),
+        *([] if has_workers else ["-n", str(min(usable_processors(), _MAX_WORKERS))]),
         *(["--all"] if is_complete else []),
         *rest,
         *([] if has_paths else [str(root / "tests")]),
     ]
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _require(module: str, package: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from typing import Any
 from reverie.environments.base import TaskInfo
 from reverie.environments.child_process import NoAnswer, answers
 from reverie.environments.suites import suite, suite_of
+from reverie.runtime.processors import usable_processors
 
 TIMEOUT_SECONDS = 60.0
 """How long one task may take; the first of a suite also imports its simulator."""
@@ -24,7 +24,7 @@ def descriptions(tasks: Sequence[str], *, timeout_seconds: float = TIMEOUT_SECON
 
     Whoever leaves early, with Ctrl-C for example, ends them all at once.
     """
-    cores = os.cpu_count() or 1
+    cores = usable_processors()
     pool = ThreadPoolExecutor(cores)
     stop = threading.Event()
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -17,6 +16,7 @@ from reverie.environments.parallel.seat import DeadSimulatorError, InlineSeat, I
 from reverie.environments.parallel.slot import Slot
 from reverie.environments.parallel.worker import WorkerProcess, WorkerSeat
 from reverie.environments.vector import VectorEnvironment
+from reverie.runtime.processors import usable_processors
 from reverie.types import Observation, ReverieError, State
 
 _NO_SCORES: Mapping[int, Mapping[str, float]] = {}
@@ -183,10 +183,6 @@ class SeparateEnvironments(VectorEnvironment):
             f"The resumed run is not exact: {self.task} {why}, "
             f"so an episode that was open in environment {which} (of {self.num_envs}) ends as truncated."
         )
-
-
-def usable_processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _introduced(seat: Seat) -> Introduction:
