@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from reverie.environments.vector import VectorEnvironment
-from reverie.runtime.optimizer import LaProp
+from reverie.runtime.flat_optimizer import FlatOptimizer
 from reverie.runtime.rng import RandomStreams
 from reverie.types import Spaces, State
 from reverie.workflows.controllers import ControllerManager, found, module_states, restore_modules
@@ -48,6 +48,6 @@ class WorkflowContext:
     """None where nothing is collected: offline phases, loading weights without the simulator."""
     components: WorldModelComponents
     controllers: ControllerManager
-    optimizers: Mapping[str, Callable[..., LaProp]]
+    optimizers: Mapping[str, Callable[..., FlatOptimizer]]
     """Constructors that still need their parameters."""
     rng: RandomStreams

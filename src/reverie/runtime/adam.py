@@ -1,0 +1,60 @@
+"""Adam with a global clip and decoupled weight decay: the optimiser of the earlier Dreamers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from reverie.runtime.flat_optimizer import FlatOptimizer, Proposal, flat_vector
+from reverie.types import require
+
+
+class Adam(FlatOptimizer):
+    """Clip the norm of all gradients together to ``clip``, then Adam.
+
+    ``weight_decay`` is the share of each weight that an update takes away, whatever the learning rate (as in the code of
+    DreamerV2; torch's AdamW multiplies it by the rate).
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        *,
+        learning_rate: float,
+        warmup_updates: int = 0,
+        decay: float = 0.0,
+        clip: float = 100.0,
+        mean_decay: float = 0.9,
+        square_decay: float = 0.999,
+        epsilon: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(parameters, learning_rate=learning_rate, warmup_updates=warmup_updates, decay=decay)
+        for name, share in (
+            ("mean_decay", mean_decay),
+            ("square_decay", square_decay),
+            ("weight_decay", weight_decay),
+        ):
+            require(f"{name} of the optimiser", share, at_least=0, at_most=1)
+        require("clip of the optimiser", clip, at_least=1e-6)
+        require("epsilon of the optimiser", epsilon, at_least=0)
+        self._clip, self._epsilon, self._weight_decay = clip, epsilon, weight_decay
+        self._mean_decay, self._square_decay = mean_decay, square_decay
+
+    def _proposal(self, gradients: Sequence[Tensor], *, updates: Tensor, rate: Tensor) -> Proposal:
+        gradient = flat_vector(gradients)
+        norm = torch.linalg.vector_norm(gradient)
+        gradient *= self._clip / norm.clamp(min=self._clip)
+        mean_bias, square_bias = 1 - self._mean_decay**updates, 1 - self._square_decay**updates
+        mean = self._mean.lerp(gradient, 1 - self._mean_decay)
+        square = self._square.lerp(gradient.square(), 1 - self._square_decay)
+        scale = (square / square_bias.float()).sqrt_().add_(self._epsilon)
+        change = (rate / mean_bias).float() * mean / scale
+        return Proposal(
+            change=torch.add(change, self._weight, alpha=self._weight_decay) if self._weight_decay else change,
+            mean=mean,
+            square=square,
+            metrics={"grad_norm": norm, "grad_clipped_share": (norm > self._clip).float()},
+        )

@@ -1,0 +1,120 @@
+"""What all optimisers share: parameters as views of one flat vector, the learning rate, and memory that can be saved.
+
+One vector, so that a step is a dozen operations whatever the number of layers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from reverie.types import Metrics, State, require
+
+
+@dataclass(kw_only=True, slots=True)
+class Proposal:
+    """What an optimiser would do, before anything is written."""
+
+    change: Tensor
+    """To be subtracted from the flat weights."""
+    mean: Tensor
+    square: Tensor
+    metrics: Metrics
+
+
+class FlatOptimizer(ABC):
+    """``step`` differentiates and moves. Where several optimisers share an update, all of them take their
+    ``gradients`` before the first of them moves (``apply``), because gradients belong to the weights of the forward pass.
+
+    ``decay`` is the share of the learning rate that is gone when a phase's progress reaches 1; no paper has it.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], *, learning_rate: float, warmup_updates: int, decay: float
+    ) -> None:
+        require("learning_rate of the optimiser", learning_rate, at_least=0)
+        require("warmup_updates of the optimiser", warmup_updates, at_least=0)
+        require("decay of the optimiser", decay, at_least=0, at_most=1)
+        self._names = list(parameters)
+        self._parameters = list(parameters.values())
+        self._learning_rate, self._warmup, self._decay = learning_rate, warmup_updates, decay
+        self._weight = _flattened(self._parameters)
+        self._mean = torch.zeros_like(self._weight)
+        self._square = torch.zeros_like(self._weight)
+        self._lengths = [parameter.numel() for parameter in self._parameters]
+        self._updates = torch.zeros((), dtype=torch.float64, device=self._weight.device)
+
+    def step(self, loss: Tensor, *, progress: Tensor | None = None) -> Metrics:
+        """Differentiate ``loss`` and move the parameters. Parameters the loss does not reach get a zero gradient."""
+        return self.apply(self.gradients(loss), progress=progress)
+
+    def gradients(self, loss: Tensor) -> list[Tensor]:
+        """One per parameter; zero where the loss does not reach, and for frozen parameters."""
+        learning = [parameter for parameter in self._parameters if parameter.requires_grad]
+        found = iter(torch.autograd.grad(loss, learning, materialize_grads=True) if learning else ())
+        return [next(found) if one.requires_grad else torch.zeros_like(one) for one in self._parameters]
+
+    @torch.no_grad()
+    def apply(self, gradients: Sequence[Tensor], *, progress: Tensor | None = None) -> Metrics:
+        """The one place where gradients become a change of weights."""
+        rate, updates = self._rate(progress), self._updates + 1
+        proposed = self._proposal(gradients, updates=updates, rate=rate)
+        for part, parameter in zip(proposed.change.split(self._lengths), self._parameters, strict=True):
+            if not parameter.requires_grad:
+                part.zero_()  # frozen: momentum from before must not move it either
+        self._updates.copy_(updates)
+        self._mean.copy_(proposed.mean)
+        self._square.copy_(proposed.square)
+        self._weight -= proposed.change
+        return proposed.metrics | {"learning_rate": rate.float()}
+
+    @abstractmethod
+    def _proposal(self, gradients: Sequence[Tensor], *, updates: Tensor, rate: Tensor) -> Proposal:
+        """``updates`` counts this one, ``rate`` is the learning rate; both are float64. Nothing is changed yet."""
+
+    def _rate(self, progress: Tensor | None) -> Tensor:
+        warmup = self._updates / self._warmup if self._warmup else torch.ones_like(self._updates)
+        rate = self._learning_rate * warmup.clamp(max=1.0)  # the very first update of a warm-up has rate 0
+        if self._decay:
+            if progress is None:
+                raise ValueError("a decaying learning rate needs the phase's progress")
+            rate = rate * (1 - self._decay * progress)
+        return rate
+
+    def get_state(self) -> State:
+        return {
+            "updates": self._updates.clone(),
+            "mean": self._by_name(self._mean),
+            "square": self._by_name(self._square),
+        }
+
+    def set_state(self, state: State) -> None:
+        self._updates.copy_(state["updates"])
+        for flat, saved in ((self._mean, state["mean"]), (self._square, state["square"])):
+            flat.copy_(torch.cat([saved[name].reshape(-1) for name in self._names]))
+
+    def _by_name(self, flat: Tensor) -> State:
+        parts = flat.split(self._lengths)
+        shapes = [parameter.shape for parameter in self._parameters]
+        return {name: part.view(shape).clone() for name, part, shape in zip(self._names, parts, shapes, strict=True)}
+
+
+def tensor_norms(tensors: Sequence[Tensor]) -> Tensor:
+    """The Euclidean norm of each tensor, as one vector."""
+    return torch.stack([torch.linalg.vector_norm(tensor) for tensor in tensors])
+
+
+def flat_vector(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def _flattened(parameters: list[nn.Parameter]) -> Tensor:
+    """One vector that holds all parameters; each parameter becomes a view of its piece."""
+    flat = flat_vector([parameter.detach() for parameter in parameters])
+    for parameter, piece in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        parameter.data = piece.view(parameter.shape)
+    return flat
