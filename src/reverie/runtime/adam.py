@@ -14,8 +14,8 @@ from reverie.types import require
 class Adam(FlatOptimizer):
     """Clip the norm of all gradients together to ``clip``, then Adam.
 
-    ``weight_decay`` is the share of each weight that an update takes away, whatever the learning rate (as in the code of
-    DreamerV2; torch's AdamW multiplies it by the rate).
+    ``weight_decay`` is the share of each weight that an update takes away, whatever the learning rate: so does the code
+    of DreamerV2, while torch's AdamW multiplies it by the rate.
     """
 
     def __init__(

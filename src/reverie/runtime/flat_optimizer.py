@@ -27,8 +27,8 @@ class Proposal:
 
 
 class FlatOptimizer(ABC):
-    """``step`` differentiates and moves. Where several optimisers share an update, all of them take their
-    ``gradients`` before the first of them moves (``apply``), because gradients belong to the weights of the forward pass.
+    """``step`` differentiates and moves. Where several optimisers share an update, all of them take their ``gradients``
+    before the first of them moves (``apply``): gradients belong to the weights of the forward pass.
 
     ``decay`` is the share of the learning rate that is gone when a phase's progress reaches 1; no paper has it.
     """

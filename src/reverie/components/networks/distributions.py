@@ -45,6 +45,10 @@ class OneHot:
         # The bracket is exactly zero, so the value stays an exact one-hot.
         return hard + (self.probs - self.probs.detach()) if torch.is_grad_enabled() else hard
 
+    def vector(self, index: Tensor) -> Tensor:
+        """What a network reads of a chosen class, with gradients to the policy."""
+        return self.straight_through(index)
+
     def log_prob(self, index: Tensor) -> Tensor:
         return self.log_probs.gather(-1, index.unsqueeze(-1)).squeeze(-1)
 
@@ -65,6 +69,10 @@ class OneHots:
         """One class index per element; the most likely ones when ``rng`` is None."""
         return torch.stack([one.sample(rng) for one in self.elements], -1)
 
+    def vector(self, index: Tensor) -> Tensor:
+        """One-hots side by side."""
+        return torch.cat([one.vector(index[..., i]) for i, one in enumerate(self.elements)], -1)
+
     def log_prob(self, index: Tensor) -> Tensor:
         """Summed over the elements, as a vector's squared error is."""
         return torch.stack([one.log_prob(index[..., i]) for i, one in enumerate(self.elements)]).sum(0)
@@ -77,17 +85,24 @@ class OneHots:
 
 
 class Normal:
-    """Independent normals over the last axis. Samples are not clipped: whoever has bounds applies them."""
+    """Independent normals over the last axis. Samples are not clipped: whoever has bounds applies them.
 
-    def __init__(self, mean: Tensor, stddev: Tensor) -> None:
+    With ``is_scaled_back``, a sample beyond -1 or 1 is divided by its size.
+    """
+
+    def __init__(self, mean: Tensor, stddev: Tensor, *, is_scaled_back: bool = False) -> None:
         self.mean, self.stddev = mean.float(), stddev.float()
+        self._is_scaled_back = is_scaled_back
 
     def sample(self, rng: Generator | None) -> Tensor:
-        """The mean, the most likely value, when ``rng`` is None."""
-        mean, stddev = self.mean.detach(), self.stddev.detach()
+        """A differentiable function of the parameters. The mean, the most likely value, when ``rng`` is None."""
         if rng is None:
-            return mean
-        return mean + stddev * torch.randn(mean.shape, device=mean.device, generator=rng)
+            return self.mean
+        drawn = self.mean + self.stddev * torch.randn(self.mean.shape, device=self.mean.device, generator=rng)
+        return drawn / drawn.detach().abs().clamp(min=1.0) if self._is_scaled_back else drawn
+
+    def vector(self, value: Tensor) -> Tensor:
+        return value
 
     def log_prob(self, value: Tensor) -> Tensor:
         distance = (value - self.mean) / self.stddev
