@@ -17,6 +17,7 @@ from reverie.components.networks.actions import ActionDistribution, ActionHead
 from reverie.components.networks.distributions import Normal
 from reverie.components.networks.heads import BinaryHead, TwoHotHead
 from reverie.components.networks.observations import ObservationDecoder, ObservationEncoder
+from reverie.components.representation_learners.latents import CategoricalLatents
 from reverie.components.representation_learners.rssm import Rssm
 from reverie.components.return_computers.td_lambda import TdLambda
 from reverie.interop.dreamer_v3_inputs import Given
@@ -145,13 +146,11 @@ def _rssm(given: Given, params: Arrays) -> Rssm:
         action_dim=params["dyn/dynin2/kernel"].shape[0],
         deter=deter,
         hidden=hidden,
-        stoch=stoch,
-        classes=classes,
+        latents=CategoricalLatents(stoch=stoch, classes=classes, unimix=given.settings.latent_unimix),
         blocks=params["dyn/dynhid0/kernel"].shape[0],
         dynamics_layers=_count(r"dyn/dynhid\d+/bias", params),
         prior_layers=_count(r"dyn/prior\d+/bias", params),
         posterior_layers=_count(r"dyn/obs\d+/bias", params),
-        unimix=given.settings.latent_unimix,
     )
 
 

@@ -130,6 +130,17 @@ def kl_divergence(one: OneHot, other: OneHot) -> tuple[Tensor, Tensor]:
     return to_other, to_one
 
 
+def normal_kl_divergence(one: Normal, other: Normal) -> tuple[Tensor, Tensor]:
+    """The same for independent normals, summed over the last axis."""
+    fixed_one, fixed_other = (Normal(normal.mean.detach(), normal.stddev.detach()) for normal in (one, other))
+    return _normal_kl(fixed_one, other), _normal_kl(one, fixed_other)
+
+
+def _normal_kl(one: Normal, other: Normal) -> Tensor:
+    squares = one.stddev.square() + (one.mean - other.mean).square()
+    return (other.stddev.log() - one.stddev.log() + squares / (2 * other.stddev.square()) - 0.5).sum(-1)
+
+
 def symexp_bins(count: int) -> Tensor:
     """``count`` values, symmetric around zero, spaced exponentially up to symexp(20)."""
     half = symexp(torch.linspace(-20, 0, (count + 1) // 2))
