@@ -19,7 +19,8 @@ from reverie.orchestration.parts import check_phases
 from reverie.runtime.device import RuntimeConfig, prepare_torch
 from reverie.runtime.rng import RandomStreams
 from reverie.types import Space, Spaces
-from reverie.workflows.dreamer import DreamerV3, trainable_parameters
+from reverie.workflows.dreamer import Dreamer
+from reverie.workflows.dreamer_optimizers import trainable_parameters
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 FILES = sorted(
@@ -117,18 +118,18 @@ def test_every_experiment_runs_a_few_steps(experiment: str, runtime: str, tmp_pa
     assert (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").strip()
 
 
-def dreamer_on_meta(size: str, spaces: Spaces) -> DreamerV3:
+def dreamer_on_meta(size: str, spaces: Spaces) -> Dreamer:
     """Shapes without memory: the largest preset would take gigabytes."""
     config = composed("experiment=dreamer_cartpole", f"size={size}")
     with META:
         workflow = assemble_workflow(
             config, spaces=spaces, train_env=None, rng=RandomStreams(0, device=CPU), device=META, allow=None
         )
-    assert isinstance(workflow, DreamerV3)
+    assert isinstance(workflow, Dreamer)
     return workflow
 
 
-def parameter_count(workflow: DreamerV3) -> int:
+def parameter_count(workflow: Dreamer) -> int:
     return sum(parameter.numel() for parameter in trainable_parameters(workflow.modules()).values())
 
 

@@ -23,7 +23,7 @@ from reverie.orchestration.logger import LoggingConfig
 from reverie.orchestration.phases import parse_phases
 from reverie.runtime.device import RuntimeConfig
 from reverie.types import Phase, ReverieError
-from reverie.workflows.dreamer import DreamerV3
+from reverie.workflows.dreamer import Dreamer
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
@@ -314,6 +314,6 @@ def test_documented_metrics_are_those_of_an_update() -> None:
     for step in range(12):
         parts.buffers["replay"].append(parts.workflow.collect_step(step, phase=phase).trajectory)
     batch = parts.buffers["replay"].sample(2, 4 + parts.workflow.context_rows, sampler="uniform")
-    assert isinstance(parts.workflow, DreamerV3)
+    assert isinstance(parts.workflow, Dreamer)
     result = parts.workflow.update(batch, phase=phase)
     assert {f"train/{name}" for name in result.metrics} == set(first_cells(DREAMER, "metric"))

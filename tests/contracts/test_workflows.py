@@ -118,7 +118,7 @@ def leaves(tree: Any, path: str = "") -> dict[str, bytes]:
 
 
 def test_the_walk_finds_the_workflows() -> None:
-    assert {"reverie.workflows.dreamer.DreamerV3", "reverie.workflows.random_policy.RandomPolicyWorkflow"} <= set(
+    assert {"reverie.workflows.dreamer.Dreamer", "reverie.workflows.random_policy.RandomPolicyWorkflow"} <= set(
         WORKFLOWS
     )
 

@@ -14,7 +14,7 @@ from same_run import SMALL_RUN, differences, metric_lines, replay_files
 
 _SAVER = "reverie.orchestration.checkpoint:CheckpointManager"
 _COLLECT = "reverie.workflows.base:WorldModelWorkflow.collect_step"
-_UPDATE = "reverie.workflows.dreamer:DreamerV3.update"
+_UPDATE = "reverie.workflows.dreamer:Dreamer.update"
 _OPTIMIZER = "reverie.runtime.optimizer:LaProp.apply"
 _PHASE_END = "reverie.orchestration.phase_scheduler:PhaseScheduler._leave"
 

@@ -35,7 +35,7 @@ PHASE = "training.phases.0"
         (f"{PHASE}.train_ratio=null {PHASE}.workflow_hooks=[collect,updat]", "has no hook 'updat'"),
         (f"{PHASE}.buffer=evaluation", "is for evaluations"),
         (f"{PHASE}.buffer=other", "no buffer 'other'"),
-        (f"+{PHASE}.controller=critic", "must be of the kind ActionHead"),
+        (f"+{PHASE}.controller=critic", "must be of the kind Actor"),
         ("training.resume_path=nowhere", "not a run folder"),
     ],
 )

@@ -65,7 +65,7 @@ def test_a_second_ctrl_c_leaves_at_once_and_harms_no_checkpoint(killer: Killer, 
     # The step that never ends comes after the checkpoint of step 96.
     ended = killer.signalled(
         *("train", *SMALL_RUN, f"logdir={run}"),
-        kill=Kill("reverie.workflows.dreamer:DreamerV3.update", "never", 6),
+        kill=Kill("reverie.workflows.dreamer:Dreamer.update", "never", 6),
         until=lambda: "waiting for signals" in killer.output(),
         delay_seconds=0.2,
         number=signal.SIGINT,

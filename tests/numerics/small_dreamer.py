@@ -14,7 +14,7 @@ from reverie.commands.catalogue import CONFIGS
 from reverie.components.representation_learners.latents import Latent
 from reverie.runtime.rng import RandomStreams
 from reverie.types import Batch, Phase, RowIndex, Space, Spaces
-from reverie.workflows.dreamer import DreamerV3, without_context
+from reverie.workflows.dreamer import Dreamer, without_context
 from reverie.workflows.dreamer_records import Modelled
 
 OBS_DIM, ACTIONS = 4, 3
@@ -31,14 +31,14 @@ def composed(*overrides: str) -> Any:
     return config
 
 
-def small_dreamer(*overrides: str, spaces: Spaces = SPACES) -> DreamerV3:
+def small_dreamer(*overrides: str, spaces: Spaces = SPACES) -> Dreamer:
     rng = RandomStreams(0, device=CPU)
     workflow = assemble_workflow(composed(*overrides), spaces=spaces, train_env=None, rng=rng, device=CPU, allow=None)
-    assert isinstance(workflow, DreamerV3)
+    assert isinstance(workflow, Dreamer)
     return workflow
 
 
-def shaken_dreamer(*overrides: str, size: float = 0.5, spaces: Spaces = SPACES) -> DreamerV3:
+def shaken_dreamer(*overrides: str, size: float = 0.5, spaces: Spaces = SPACES) -> Dreamer:
     """All weights moved by noise: a fresh model's zero outputs would hide what depends on what."""
     workflow = small_dreamer(*overrides, spaces=spaces)
     rng = torch.Generator().manual_seed(1)
@@ -49,12 +49,12 @@ def shaken_dreamer(*overrides: str, size: float = 0.5, spaces: Spaces = SPACES) 
     return workflow
 
 
-def first_latent(workflow: DreamerV3, batch: Batch) -> Latent:
+def first_latent(workflow: Dreamer, batch: Batch) -> Latent:
     """What is stored with the first row of ``batch``."""
     return workflow._rssm.restored({key: value[:, 0] for key, value in batch.stored.items()})
 
 
-def modelled(workflow: DreamerV3, batch: Batch) -> Modelled:
+def modelled(workflow: Dreamer, batch: Batch) -> Modelled:
     """What the world model makes of ``batch``, from the latents stored with its first row."""
     return workflow._modelled(first_latent(workflow, batch), batch, without_context(batch))
 

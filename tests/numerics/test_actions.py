@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +30,7 @@ def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def head(space: Space, **settings: float) -> ActionHead:
+def head(space: Space, **settings: Any) -> ActionHead:
     torch.manual_seed(0)
     return ActionHead(space=space, feature_dim=6, layers=1, units=8, **{"outscale": 1.0, **settings})
 
@@ -38,7 +40,7 @@ def feature(count: int = 7) -> torch.Tensor:
 
 
 def test_the_bounded_normal_of_the_reference() -> None:
-    output = NormalOutput(6, 3, outscale=1.0, stddevs=(0.1, 1.0))
+    output = NormalOutput(6, 3, outscale=1.0, min_stddev=0.1, max_stddev=1.0)
     given = {
         f"{part}/{kind}": BLOCKS[f"bounded_normal/param/{part}/{kind}"].numpy()
         for part in ("mean", "stddev")
@@ -114,7 +116,7 @@ def test_an_action_as_a_vector(space: Space, action: list[float], vector: list[l
 
 
 def test_deviations_stay_between_their_bounds() -> None:
-    policy = head(CONTINUOUS, min_stddev=0.2, max_stddev=0.6)(100 * feature())
+    policy = head(CONTINUOUS, continuous=partial(NormalOutput, min_stddev=0.2, max_stddev=0.6))(100 * feature())
     assert isinstance(policy, Normal)
     assert float(policy.stddev.detach().min()) >= 0.2
     assert float(policy.stddev.detach().max()) <= 0.6
@@ -170,7 +172,7 @@ def test_an_option_that_does_nothing_here_is_refused(space: Space, override: str
 def test_the_policy_explores_in_training_and_is_greedy_in_evaluation_when_asked() -> None:
     def actions(mode: str, *overrides: str) -> torch.Tensor:
         spaces = Spaces(obs=OBS, action=CONTINUOUS)
-        policy = small_dreamer(*overrides, "controller.actor.max_stddev=0.1", spaces=spaces).policy(None)
+        policy = small_dreamer(*overrides, "controller.actor.continuous.max_stddev=0.1", spaces=spaces).policy(None)
         flags = torch.zeros(500, dtype=torch.bool)
         seen = Observation(
             obs={"vector": torch.zeros(500, 4)}, reward=flags.float(), is_first=~flags, is_last=flags, is_terminal=flags

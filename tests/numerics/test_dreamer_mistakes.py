@@ -37,7 +37,7 @@ from reverie.orchestration.display import make_display
 from reverie.orchestration.logger import Counters
 from reverie.runtime.optimizer import LaProp
 from reverie.types import Batch, Row, Space, Spaces
-from reverie.workflows.dreamer import DreamerV3, without_context
+from reverie.workflows.dreamer import Dreamer, without_context
 from reverie.workflows.dreamer_records import Dreamed
 
 NUM, HORIZON, LAMBDA = 3, 4, 0.95
@@ -74,6 +74,9 @@ class KnownCritic:
     def slow_value(self, feature: Tensor) -> Tensor:
         return self.slow[:, : feature.shape[1]]
 
+    def worth(self, _feature: Tensor, value: Known) -> Tensor:
+        return value.mean()
+
 
 DISCRETE = SPACES.action
 CONTINUOUS = Space(shape=(2,), dtype="float32")
@@ -100,7 +103,7 @@ class KnownDream:
             setattr(self.workflow, name, part)
 
     def losses(self) -> tuple[dict[str, Tensor], Tensor]:
-        judged = self.workflow._judged(self.dreamed)
+        judged = self.workflow._judged(self.dreamed, self.live[:, 0])
         return judged.losses, judged.returns[:, 0]
 
     def returns(self, value: Tensor, *, shift: int = 1) -> Tensor:
@@ -145,7 +148,7 @@ def test_free_nats_clip_each_state_and_not_the_mean() -> None:
     assert (weights.dynamics, weights.representation) == (1.0, 0.1)
 
 
-def observed(workflow: DreamerV3, batch: Batch) -> tuple[Latent, Tensor]:
+def observed(workflow: Dreamer, batch: Batch) -> tuple[Latent, Tensor]:
     seen = without_context(batch)
     carry = first_latent(workflow, batch)
     action = F.one_hot(batch.action[:, :-1], 3).float()

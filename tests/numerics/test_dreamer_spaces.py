@@ -10,7 +10,7 @@ from small_dreamer import CPU, first_latent, phase, shaken_dreamer, small_dreame
 from reverie.components.networks.actions import ActionHead
 from reverie.interop.dreamer_v3 import load_parameters, parameters, train_step
 from reverie.types import Observation, Space, Spaces
-from reverie.workflows.dreamer import DreamerV3
+from reverie.workflows.dreamer import Dreamer
 
 PICTURE = Space(shape=(32, 32, 3), dtype="uint8")
 VECTOR = Space(shape=(4,), dtype="float32")
@@ -52,7 +52,7 @@ def spaces_of(obs: str, action: str) -> Spaces:
     return Spaces(obs=OBS[obs], action=ACTIONS[action])
 
 
-def weights(workflow: DreamerV3) -> dict[str, torch.Tensor]:
+def weights(workflow: Dreamer) -> dict[str, torch.Tensor]:
     return {
         f"{name}.{key}": value.clone()
         for name, module in workflow.modules().items()
@@ -142,7 +142,7 @@ def test_the_comparison_runs_the_workflow_s_own_update(obs: str, action: str) ->
     assert outputs["imag/policy_entropy/action"].shape == (12, 4)
 
 
-def fix_noise(workflow: DreamerV3, noise: torch.Tensor) -> None:
+def fix_noise(workflow: Dreamer, noise: torch.Tensor) -> None:
     actor = workflow.modules()["actor"]
     assert isinstance(actor, ActionHead)
     forward = actor.forward

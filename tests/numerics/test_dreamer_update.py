@@ -9,10 +9,12 @@ import torch
 from small_dreamer import first_latent, phase, shaken_dreamer, small_dreamer, synthetic_batch
 from torch import Tensor
 
+from reverie.components.networks.heads import TwoHotHead
 from reverie.components.networks.symlog import symexp
 from reverie.types import ReverieError
 from reverie.workflows.base import weighted_sum
-from reverie.workflows.dreamer import DreamerV3, trainable_parameters
+from reverie.workflows.dreamer import Dreamer
+from reverie.workflows.dreamer_optimizers import trainable_parameters
 
 LOSSES = ("reconstruction", "reward", "continue", "dynamics", "representation", "policy", "value", "replay_value")
 
@@ -31,13 +33,13 @@ GOLDEN = {
 WORLD_MODEL = ("encoder", "representation_learner", "decoder", "reward_head", "continue_head")
 
 
-def losses_of(workflow: DreamerV3) -> dict[str, Tensor]:
+def losses_of(workflow: Dreamer) -> dict[str, Tensor]:
     """The losses of one update, with their graphs."""
     batch = synthetic_batch()
     return workflow.learned(first_latent(workflow, batch), batch).losses
 
 
-def reached(workflow: DreamerV3, loss: Tensor) -> set[str]:
+def reached(workflow: Dreamer, loss: Tensor) -> set[str]:
     """Names of the parts in which some parameter gets a gradient."""
     parameters = trainable_parameters(workflow.modules())
     found = torch.autograd.grad(loss.mean(), list(parameters.values()), retain_graph=True, materialize_grads=True)
@@ -57,6 +59,7 @@ def test_losses_after_100_updates() -> None:
     )
     # Bins up to 5e8 turn the last digit of a fresh model's prediction into a number of its own.
     for head in (workflow._reward_head, workflow._critic.online, workflow._critic.slow):
+        assert isinstance(head, TwoHotHead)
         head.bins.copy_(symexp(torch.linspace(-3, 3, 15)))
     for update in range(100):
         metrics = workflow.update(synthetic_batch(update % 3), phase=phase()).metrics
@@ -74,15 +77,16 @@ def test_every_metric_is_a_finite_number_and_every_loss_is_among_them() -> None:
 def test_every_parameter_gets_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     workflow = shaken_dreamer()
     seen: list[Sequence[Tensor]] = []
-    apply = workflow._optimizer.apply
+    optimizer = workflow._optimizers.by_name["model"]
+    apply = optimizer.apply
 
     def recorded(gradients: Sequence[Tensor], *, progress: Tensor) -> dict[str, Tensor]:
         seen.append(gradients)
         return apply(gradients, progress=progress)
 
-    monkeypatch.setattr(workflow._optimizer, "apply", recorded)
+    monkeypatch.setattr(optimizer, "apply", recorded)
     workflow.update(synthetic_batch(), phase=phase())
-    names = workflow._optimizer.get_state()["mean"]
+    names = optimizer.get_state()["mean"]
     without = [name for name, grad in zip(names, seen[0], strict=True) if not grad.any()]
     assert without == []
     assert not any(name.startswith("critic.slow") for name in names)
@@ -155,6 +159,7 @@ def test_an_update_is_reproducible_and_follows_its_stream() -> None:
 def test_the_slow_critic_follows_by_its_rate() -> None:
     workflow = shaken_dreamer("optimizers.model.warmup_updates=0", "optimizers.model.learning_rate=0.1")
     critic = workflow._critic
+    assert critic.slow is not None
     before = [parameter.clone() for parameter in critic.slow.parameters()]
     workflow.update(synthetic_batch(), phase=phase())
     for old, slow, online in zip(before, critic.slow.parameters(), critic.online.parameters(), strict=True):

@@ -19,7 +19,7 @@ from reverie.interop.dreamer_v3_inputs import Given
 from reverie.interop.dreamer_v3_parts import DreamerParts
 from reverie.interop.links import Arrays, Link, exported, load
 from reverie.workflows.base import weighted_sum
-from reverie.workflows.dreamer import DreamerV3
+from reverie.workflows.dreamer import Dreamer
 
 COUNTER = "slowval_count/value"
 """How often the published slow critic was updated. Ours counts nothing, so the number stays outside."""
@@ -28,7 +28,7 @@ POLICY_CALLS = 3
 
 
 def load_parameters(
-    workflow: DreamerV3,
+    workflow: Dreamer,
     params: Mapping[str, np.ndarray],
     *,
     action_key: str = "action",
@@ -40,7 +40,7 @@ def load_parameters(
     load(links, {name: value for name, value in _plain_names(params).items() if name != COUNTER})
 
 
-def parameters(workflow: DreamerV3, *, action_key: str = "action", image_keys: Sequence[str] | None = None) -> Arrays:
+def parameters(workflow: Dreamer, *, action_key: str = "action", image_keys: Sequence[str] | None = None) -> Arrays:
     """The weights of ``workflow`` under the published names: what ``load_parameters`` takes."""
     parts = DreamerParts.of(workflow)
     return exported(parts.learning_links(action_key, image_keys) + parts.memory_links())
@@ -74,7 +74,7 @@ def train_step(
     return outputs
 
 
-def _first_step(workflow: DreamerV3, parts: DreamerParts, given: Given, links: list[Link]) -> tuple[Arrays, Latent]:
+def _first_step(workflow: Dreamer, parts: DreamerParts, given: Given, links: list[Link]) -> tuple[Arrays, Latent]:
     """All that the step shows, and the latents it ends with."""
     carry = given.carry("data", given.first_carry())
     learned = workflow.learned(carry, given.batch("data"))

@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.components.controllers.dreamer import Critic
+from reverie.components.controllers.actor_objective import Reinforce
+from reverie.components.controllers.credit import ArrivalCredit
+from reverie.components.controllers.critic import Critic
 from reverie.components.controllers.return_scale import ReturnScale
-from reverie.components.networks.actions import ActionDistribution, ActionHead
+from reverie.components.networks.actions import ActionDistribution, ActionHead, NormalOutput
 from reverie.components.networks.distributions import Normal
 from reverie.components.networks.heads import BinaryHead, TwoHotHead
 from reverie.components.networks.observations import ObservationDecoder, ObservationEncoder
@@ -27,7 +29,8 @@ from reverie.runtime.rng import RandomStreams
 from reverie.types import ReverieError, Spaces
 from reverie.workflows.context import WorkflowContext, WorldModelComponents
 from reverie.workflows.controllers import ControllerManager
-from reverie.workflows.dreamer import GRAD_HEADS, DreamerV3, DreamerV3Config
+from reverie.workflows.dreamer import Dreamer
+from reverie.workflows.dreamer_config import GRAD_HEADS, DreamerConfig
 
 CPU = torch.device("cpu")
 
@@ -54,11 +57,11 @@ class FixedNoiseNormal(Normal):
         return (self.mean + self.stddev * self._noise).detach()
 
 
-def workflow_of(given: Given, params: Arrays) -> DreamerV3:
+def workflow_of(given: Given, params: Arrays) -> Dreamer:
     """Initialised, with weights of its own: the given ones are still to be loaded."""
     settings = given.settings
-    workflow = DreamerV3(
-        DreamerV3Config(
+    workflow = Dreamer(
+        DreamerConfig(
             loss_weights=settings.loss_weights,
             horizon=settings.horizon,
             discount_horizon=settings.discount_horizon,
@@ -107,7 +110,9 @@ def _controllers(given: Given, params: Arrays, dims: Mapping[str, int]) -> dict[
     bins, rate = params["val/head/logits/bias"].size, given.settings.slow_rate
     return {
         "actor": _actor(given, _head("pol", params, dims)),
-        "critic": Critic(**_head("val", params, dims), bins=bins, slow_rate=rate),
+        "critic": Critic(head=TwoHotHead(**_head("val", params, dims), bins=bins), slow_rate=rate),
+        "objective": Reinforce(),
+        "credit": ArrivalCredit(),
     }
 
 
@@ -175,5 +180,5 @@ def _actor(given: Given, head: dict[str, int]) -> ActionHead:
     if "sample_eps" not in given.arrays:
         raise ReverieError("a continuous policy needs the array sample_eps: samples are mean + stddev * sample_eps.")
     noise = torch.from_numpy(given.arrays["sample_eps"].astype(np.float32))
-    bounds = {"min_stddev": given.settings.min_stddev, "max_stddev": given.settings.max_stddev}
-    return FixedNoiseHead(noise, space=given.action, **head, **bounds)
+    output = partial(NormalOutput, min_stddev=given.settings.min_stddev, max_stddev=given.settings.max_stddev)
+    return FixedNoiseHead(noise, space=given.action, **head, continuous=output)

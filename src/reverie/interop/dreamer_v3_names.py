@@ -7,16 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 from torch import nn
 
-from reverie.components.controllers.dreamer import Critic
+from reverie.components.controllers.critic import Critic
 from reverie.components.controllers.return_scale import ReturnScale
-from reverie.components.networks.actions import ActionHead, DiscreteOutput
-from reverie.components.networks.heads import BinaryHead, TwoHotHead
+from reverie.components.networks.actions import ActionHead, DiscreteOutput, NormalOutput
+from reverie.components.networks.heads import BinaryHead, ScalarHead, TwoHotHead
 from reverie.components.networks.images import ImageDecoder
 from reverie.components.networks.layers import BlockLinear, NormSilu
 from reverie.components.networks.observations import ObservationDecoder, ObservationEncoder
 from reverie.components.networks.vectors import VectorDecoder
 from reverie.components.representation_learners.rssm import Rssm
 from reverie.interop.links import Link, block, convolution, dense, network, norm
+from reverie.types import ReverieError
 
 
 def encoder_links(encoder: ObservationEncoder) -> list[Link]:
@@ -60,10 +61,14 @@ def actor_links(actor: ActionHead, *, action_key: str = "action") -> list[Link]:
     links = network(actor.mlp, linears="pol/mlp/linear{}", norms="pol/mlp/norm{}")
     if isinstance(output, DiscreteOutput):
         return links + dense(f"{head}/logits", output.logits)
+    if not isinstance(output, NormalOutput):
+        raise ReverieError(f"published weights of a continuous actor need a NormalOutput, got {type(output).__name__}.")
     return [*links, *dense(f"{head}/mean", output.mean), *dense(f"{head}/stddev", output.stddev)]
 
 
-def two_hot_links(name: str, head: TwoHotHead) -> list[Link]:
+def two_hot_links(name: str, head: ScalarHead | None) -> list[Link]:
+    if not isinstance(head, TwoHotHead):
+        raise ReverieError(f"the published weights {name}/... need a TwoHotHead, got {type(head).__name__}.")
     return _head(name, head) + dense(f"{name}/head/logits", head.output)
 
 

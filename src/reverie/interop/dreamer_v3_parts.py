@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reverie.components.controllers.dreamer import Critic
+from reverie.components.controllers.critic import Critic
 from reverie.components.controllers.return_scale import ReturnScale
 from reverie.components.networks.actions import ActionHead
 from reverie.components.networks.heads import BinaryHead, TwoHotHead
@@ -14,7 +14,7 @@ from reverie.components.representation_learners.rssm import Rssm
 from reverie.interop import dreamer_v3_names as names
 from reverie.interop.links import Link
 from reverie.workflows.controllers import found
-from reverie.workflows.dreamer import DreamerV3
+from reverie.workflows.dreamer import Dreamer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +29,7 @@ class DreamerParts:
     critic: Critic
 
     @classmethod
-    def of(cls, workflow: DreamerV3) -> DreamerParts:
+    def of(cls, workflow: Dreamer) -> DreamerParts:
         modules = workflow.modules()
         return cls(
             encoder=found(modules, "encoder", ObservationEncoder, section="components"),

@@ -35,7 +35,7 @@ def replayed(parts: DreamerParts, given: Given, carry: Latent, learned: Learned)
         "out/kl_unclipped": kl,
         **_latent("out/carry", last_step(latents)),
         "repl/boot": learned.judged.returns[:, 0].view_as(kl),
-        "repl/ret": learned.replay_returns,
+        **({} if learned.replay_returns is None else {"repl/ret": learned.replay_returns}),
         "repl/value": value,
         "repl/slowvalue": slow,
         "metric/dyn_ent": entropies[0].mean(),

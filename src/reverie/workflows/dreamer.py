@@ -1,78 +1,49 @@
-"""DreamerV3: learn a world model from replay, and an actor and a critic inside what it imagines."""
+"""Dreamer: learn a world model from replay, and an actor and a critic inside what it imagines.
+
+One recipe for all its forms (V1, V2, V3 and V3 of 2023): what differs are parts and numbers of the configuration.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
-from reverie.components.controllers.dreamer import Critic, DreamerPolicy
-from reverie.components.controllers.exploration import Exploration
-from reverie.components.controllers.return_scale import ReturnScale
-from reverie.components.networks.actions import ActionHead
-from reverie.components.networks.distributions import TwoHot
-from reverie.components.networks.heads import BinaryHead, TwoHotHead
+from reverie.components.controllers.actor_objective import ActorObjective
+from reverie.components.controllers.credit import CreditRule
+from reverie.components.controllers.critic import Critic
+from reverie.components.controllers.dreamer import DreamerPolicy
+from reverie.components.controllers.random_actor import RandomActor
+from reverie.components.controllers.return_scale import Scale
+from reverie.components.networks.actions import ActionHead, Actor
+from reverie.components.networks.frozen import frozen
+from reverie.components.networks.heads import Scalar, ScalarHead
 from reverie.components.networks.observations import ObservationDecoder, ObservationEncoder
 from reverie.components.representation_learners.latents import Latent
 from reverie.components.representation_learners.state_space_model import StateSpaceModel
 from reverie.components.return_computers.base import ReturnComputer
 from reverie.components.return_computers.td_lambda import replay_lambda_return
 from reverie.types import Batch, Metrics, Phase, Policy, ReverieError, Stateful, require
-from reverie.workflows.base import UpdateResult, WorldModelWorkflow, weighted_sum
+from reverie.workflows.base import UpdateResult, WorldModelWorkflow
 from reverie.workflows.context import WorkflowContext
+from reverie.workflows.dreamer_config import DreamerConfig
+from reverie.workflows.dreamer_optimizers import DreamerOptimizers
 from reverie.workflows.dreamer_records import Dreamed, Judged, Learned, Modelled
 
-LOSSES = frozenset(
-    ("reconstruction", "reward", "continue", "dynamics", "representation", "policy", "value", "replay_value")
-)
-GRAD_HEADS = ("reconstruction", "reward", "continue", "replay_value")
-"""Losses of heads that read replayed latents: their gradient may reach the representation or stop at the head."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DreamerV3Config:
-    loss_weights: Mapping[str, float]
-    """One weight per loss; the names must be exactly those that ``update`` computes."""
-    horizon: int = 15
-    """Imagined steps from every replayed state."""
-    discount_horizon: int = 333
-    """gamma = 1 - 1 / discount_horizon; it lives inside the target of the continue head."""
-    free_nats: float = 1.0
-    """KL below this is not reduced further, per state."""
-    entropy_scale: float = 3e-4
-    slow_regularizer: float = 1.0
-    """Weight of the pull of the critic towards its slow copy."""
-    replay_lambda: float = 0.95
-    """Lambda of the returns along replayed sequences."""
-    grad_heads: tuple[str, ...] = GRAD_HEADS
-    """Losses that also train the representation. The two KL losses always do, those of actor and critic never."""
-    exploration: Exploration = field(default_factory=Exploration)
-
-    def __post_init__(self) -> None:
-        require("workflow.horizon", self.horizon, at_least=1)
-        require("workflow.discount_horizon", self.discount_horizon, at_least=2)
-        require("workflow.replay_lambda", self.replay_lambda, at_least=0, at_most=1)
-        for name in ("free_nats", "entropy_scale", "slow_regularizer"):
-            require(f"workflow.{name}", getattr(self, name), at_least=0)
-        if self.loss_weights.keys() != LOSSES:
-            names, given = ", ".join(sorted(LOSSES)), ", ".join(sorted(self.loss_weights))
-            raise ReverieError(f"`workflow.loss_weights` must have the keys {names}, got {given}.")
-        for name in self.grad_heads:
-            if name not in GRAD_HEADS:
-                raise ReverieError(f"`workflow.grad_heads` may name {', '.join(GRAD_HEADS)}, got {name}.")
-
-
-class DreamerV3(WorldModelWorkflow):
-    """One joint update: the world model on replay, actor and critic in imagination, one optimiser step."""
+class Dreamer(WorldModelWorkflow):
+    """One update: the world model on replay, actor and critic in imagination, then all optimisers step."""
 
     context_rows: ClassVar[int] = 1
     min_batch_length: ClassVar[int] = 2  # a return needs a step to arrive at
 
-    def __init__(self, config: DreamerV3Config) -> None:
+    def __init__(self, config: DreamerConfig) -> None:
         self._config = config
+        self._gamma = 1 - 1 / config.discount_horizon
 
     def initialize(self, context: WorkflowContext) -> None:
         super().initialize(context)
@@ -80,26 +51,47 @@ class DreamerV3(WorldModelWorkflow):
         self._encoder = components.find("encoder", ObservationEncoder)
         self._rssm = components.find("representation_learner", StateSpaceModel)
         self._decoder = components.find("decoder", ObservationDecoder)
-        self._reward_head = components.find("reward_head", TwoHotHead)
-        self._continue_head = components.find("continue_head", BinaryHead)
+        self._reward_head = components.find("reward_head", ScalarHead)
+        self._continue_head = components.find("continue_head", ScalarHead)
         self._return_computer = components.find("return_computer", ReturnComputer)
-        self._return_scale = components.find("return_scale", ReturnScale)
+        self._return_scale = components.find("return_scale", Scale)
         self._actor = controllers.find("actor", ActionHead)
         self._critic = controllers.find("critic", Critic)
+        self._objective = controllers.find("objective", ActorObjective)
+        self._credit = controllers.find("credit", CreditRule)
         self._rng: Generator | None = context.rng.stream("update")
-        self._config.exploration.check(context.spaces.action)
         self._policies: dict[str, Policy] = {}
-        self._optimizer = context.optimizers["model"](trainable_parameters(self.modules()))
+        self._check(context)
+        self._optimizers = DreamerOptimizers(context.optimizers, self.modules(), self._config.loss_weights)
+
+    def _check(self, context: WorkflowContext) -> None:
+        """Parts that do not fit each other."""
+        config, weights = self._config, self._config.loss_weights
+        config.exploration.check(context.spaces.action)
+        require("workflow.horizon", config.horizon, at_least=self._credit.min_horizon)
+        learns = any(True for _ in self._continue_head.parameters())
+        if learns != ("continue" in weights):
+            verb = "learns: give" if learns else "does not learn: remove"
+            raise ReverieError(f"`components.continue_head` {verb} `workflow.loss_weights.continue`.")
+        if config.slow_regularizer and self._critic.slow is None:
+            raise ReverieError("`workflow.slow_regularizer` must be 0: `controller.critic` has no slow copy.")
+        if "replay_value" in weights and self._credit.counts_own_reward:
+            raise ReverieError("`workflow.loss_weights.replay_value` needs `controller.credit` to be an ArrivalCredit.")
+        if "replay_value" in config.grad_heads and "critic" in context.optimizers:
+            raise ReverieError(
+                "`workflow.grad_heads` may not name replay_value where `optimizers.critic` trains the critic alone."
+            )
 
     def optimizers(self) -> Mapping[str, Stateful]:
-        return {"model": self._optimizer}
+        return self._optimizers.by_name
 
     def policy(self, controller: str | None) -> Policy:
         name = controller or "actor"
         if name not in self._policies:
-            actor = self._context.controllers.find(name, ActionHead)
+            actor = self._context.controllers.find(name, Actor)
+            exploration = None if isinstance(actor, RandomActor) else self._config.exploration
             self._policies[name] = DreamerPolicy(
-                self._encoder, self._rssm, actor, rngs=self._acting_rngs(), exploration=self._config.exploration
+                self._encoder, self._rssm, actor, rngs=self._acting_rngs(), exploration=exploration
             )
         return self._policies[name]
 
@@ -108,41 +100,63 @@ class DreamerV3(WorldModelWorkflow):
         self._rng = None
 
     def update(self, batch: Batch, *, phase: Phase) -> UpdateResult:
-        """Losses of world model, actor and critic, and one step on their weighted sum."""
+        """Losses of world model, actor and critic, and one step on their weighted sums."""
         carry = self._rssm.restored({key: value[:, 0] for key, value in batch.stored.items()})
         learned = self.learned(carry, batch)
         metrics = learned.judged.metrics()
         metrics |= {f"loss/{name}": loss.detach().mean() for name, loss in learned.losses.items()}
         metrics |= self.step(learned, progress=phase.progress)
+        if self._config.replay_start == "initial":
+            return UpdateResult(metrics=metrics)
         return UpdateResult(metrics=metrics, write_back=self._rssm.stored(learned.modelled.latents.detach()))
 
     def learned(self, carry: Latent, batch: Batch) -> Learned:
         """The losses of ``batch``, whose first row only leads from ``carry`` to the second."""
-        seen = without_context(batch)
+        seen = self._trained_rows(batch)
         modelled = self._modelled(carry, batch, seen)
-        dreamed = self.imagine(horizon=self._config.horizon, starts=modelled.latents.detach().flatten())
-        judged = self._judged(dreamed)
-        replay_returns = self._replay_returns(seen, judged.returns[:, 0].view_as(seen.reward))
-        replay_value = self._replay_value_loss(modelled.latents, seen, replay_returns)
-        losses = modelled.losses | judged.losses | {"replay_value": replay_value}
+        starts = modelled.latents.detach().flatten()
+        dreamed = self.imagine(horizon=self._config.horizon, starts=starts)
+        judged = self._judged(dreamed, self._live(seen).flatten())
+        losses = modelled.losses | judged.losses
+        replay_returns = None
+        if "replay_value" in self._config.loss_weights:
+            replay_returns = self._replay_returns(seen, judged.returns[:, 0].view_as(seen.reward))
+            losses["replay_value"] = self._replay_value_loss(modelled.latents, seen, replay_returns)
         return Learned(modelled=modelled, dreamed=dreamed, judged=judged, replay_returns=replay_returns, losses=losses)
 
     def step(self, learned: Learned, *, progress: Tensor | None = None) -> Metrics:
-        """One step of the optimiser; then the slow critic follows the new one."""
-        metrics = self._optimizer.step(weighted_sum(learned.losses, self._config.loss_weights), progress=progress)
+        """One step of every optimiser; then the slow critic follows the new one."""
+        metrics = self._optimizers.step(learned.losses, progress=progress)
         self._critic.update_slow()
         return metrics
 
-    @torch.no_grad()
     def imagine(self, *, horizon: int, starts: Latent) -> Dreamed:
         """Follow the actor for ``horizon`` steps inside the model. A last action is chosen and leads nowhere."""
-        latent, features, actions = starts, [], []
-        for step in range(horizon + 1):
-            if step:
-                latent = self._rssm.imagine(latent, self._actor.vector(actions[-1]), self._rng)
-            features.append(latent.feature)
-            actions.append(self._actor(features[-1]).sample(self._rng))
+        latent, features, actions = starts, [starts.feature], []
+        with self._through_model():
+            for step in range(horizon + 1):
+                policy = self._actor(features[-1].detach())
+                actions.append(policy.sample(self._rng))
+                if step < horizon:
+                    latent = self._rssm.imagine(latent, policy.vector(actions[-1]), self._rng)
+                    features.append(latent.feature)
         return Dreamed(feature=torch.stack(features, 1), action=torch.stack(actions, 1))
+
+    def _through_model(self) -> AbstractContextManager[object]:
+        """Gradients of dreams go through the model to the actions and leave nothing in it; or there are none."""
+        if not self._objective.needs_graph:
+            return torch.no_grad()
+        return frozen([self._rssm, self._reward_head, self._continue_head, self._critic])
+
+    def _trained_rows(self, batch: Batch) -> Batch:
+        seen = without_context(batch)
+        if self._config.reward_transform == "tanh":
+            seen = replace(seen, reward=seen.reward.tanh())
+        if self._config.replay_start == "initial":
+            is_start = torch.zeros_like(seen.is_first)
+            is_start[:, 0] = True
+            seen = replace(seen, is_first=seen.is_first | is_start)
+        return seen
 
     def _modelled(self, carry: Latent, batch: Batch, seen: Batch) -> Modelled:
         tokens = self._encoder(seen.obs)
@@ -154,14 +168,15 @@ class DreamerV3(WorldModelWorkflow):
         predictions = self._decoder(*[self._read("reconstruction", part) for part in parts])
         feature = latents.feature
         reconstruction = {key: one.loss(seen.obs[key]) for key, one in predictions.items()}
-        # Free nats clip each state by itself; clipping the mean would let bad states hide behind good ones.
         losses = {
             "reconstruction": torch.stack(list(reconstruction.values())).sum(0),
             "reward": self._reward_head(self._read("reward", feature)).loss(seen.reward),
-            "continue": self._continue_head(self._read("continue", feature)).loss(self._live(seen)),
-            "dynamics": dynamics.clamp(min=self._config.free_nats),
-            "representation": representation.clamp(min=self._config.free_nats),
+            "dynamics": self._beyond_free_nats(dynamics),
+            "representation": self._beyond_free_nats(representation),
         }
+        if "continue" in self._config.loss_weights:
+            target = self._live(seen) if self._config.has_discount_in_head else (~seen.is_terminal).float()
+            losses["continue"] = self._continue_head(self._read("continue", feature)).loss(target)
         return Modelled(
             tokens=tokens,
             latents=latents,
@@ -171,36 +186,46 @@ class DreamerV3(WorldModelWorkflow):
             losses=losses,
         )
 
-    def _judged(self, dreamed: Dreamed) -> Judged:
+    def _beyond_free_nats(self, kl: Tensor) -> Tensor:
+        """Clipping the mean lets bad states hide behind good ones; V1 and V2 did so."""
+        return (kl if self._config.free_nats_of == "state" else kl.mean()).clamp(min=self._config.free_nats)
+
+    def _judged(self, dreamed: Dreamed, start_live: Tensor) -> Judged:
         """Actor and critic losses along imagined sequences."""
         feature = dreamed.feature
-        value = self._critic(feature)
-        with torch.no_grad():
+        value = self._critic(feature.detach())
+        with self._through_model():
             reward = self._reward_head(feature).mean()
-            live = self._continue_head(feature).mean()  # gamma is inside
-            baseline = value.mean()
-            returns = self._return_computer(reward, live, baseline)
-            scale = self._return_scale.update(returns)
-            advantage = (returns - baseline[:, :-1]) / scale
-            weight = live.cumprod(1)[:, :-1]
-            padded = torch.cat([returns, baseline[:, -1:]], 1)
-        policy = self._actor(feature[:, :-1])
+            live = self._imagined_live(feature)
+            worth = self._critic.worth(feature, value)
+            credit = self._credit(reward, live, worth, start_live=start_live, computer=self._return_computer)
+            scale = self._return_scale.update(credit.returns)
+        actions = credit.returns.shape[1]
+        policy = self._actor(feature[:, :actions].detach())
         entropy = policy.entropy()
-        gain = policy.log_prob(dreamed.action[:, :-1]) * advantage + self._config.entropy_scale * entropy
+        gain = self._objective(policy, dreamed.action[:, :actions], credit, scale)
+        value_loss = self._value_loss(value, feature.detach(), credit.target)
         losses = {
-            "policy": -weight * gain,
-            "value": weight * self._value_loss(value, feature, padded)[:, :-1],
+            "policy": -credit.weight * (gain + self._config.entropy_scale * entropy),
+            "value": credit.value_weight * value_loss[:, credit.judged],
         }
         return Judged(
-            reward=reward,
-            live=live,
-            value=baseline,
-            returns=returns,
+            reward=reward.detach(),
+            live=live.detach(),
+            value=worth.detach(),
+            returns=credit.returns.detach(),
             scale=scale,
-            advantage=advantage,
+            advantage=(credit.returns - credit.baseline).detach() / scale,
             entropy=entropy,
             losses=losses,
         )
+
+    def _imagined_live(self, feature: Tensor) -> Tensor:
+        """gamma, times the chance that the episode goes on."""
+        live = self._continue_head(feature).mean()
+        if self._config.rounds_continues:
+            live = (live > 0.5).float()
+        return live if self._config.has_discount_in_head else live * self._gamma
 
     def _replay_returns(self, seen: Batch, start_return: Tensor) -> Tensor:
         """Along the replayed sequence, with the imagined returns as bootstraps."""
@@ -213,21 +238,23 @@ class DreamerV3(WorldModelWorkflow):
         feature = self._read("replay_value", latents.feature)[:, :-1]
         return inside[:, :-1] * self._value_loss(self._critic(feature), feature, returns)
 
-    def _value_loss(self, value: TwoHot, feature: Tensor, returns: Tensor) -> Tensor:
-        steady = value.loss(self._critic.slow_value(feature))
-        return value.loss(returns) + self._config.slow_regularizer * steady
+    def _value_loss(self, value: Scalar, feature: Tensor, returns: Tensor) -> Tensor:
+        loss = value.loss(returns)
+        if not self._config.slow_regularizer:
+            return loss
+        return loss + self._config.slow_regularizer * value.loss(self._critic.slow_value(feature))
 
     def _read(self, loss: str, latent: Tensor) -> Tensor:
         """What the head of this loss reads: its gradient goes on into the representation, or ends here."""
         return latent if loss in self._config.grad_heads else latent.detach()
 
     def _live(self, seen: Batch) -> Tensor:
-        return (~seen.is_terminal).float() * (1 - 1 / self._config.discount_horizon)
+        return (~seen.is_terminal).float() * self._gamma
 
 
 def without_context(batch: Batch) -> Batch:
     """The rows that are trained on."""
-    rows = slice(DreamerV3.context_rows, None)
+    rows = slice(Dreamer.context_rows, None)
     return Batch(
         obs={key: value[:, rows] for key, value in batch.obs.items()},
         reward=batch.reward[:, rows],
@@ -238,12 +265,3 @@ def without_context(batch: Batch) -> Batch:
         stored={key: value[:, rows] for key, value in batch.stored.items()},
         index=batch.index,
     )
-
-
-def trainable_parameters(modules: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:
-    return {
-        f"{name}.{key}": parameter
-        for name, module in modules.items()
-        for key, parameter in module.named_parameters()
-        if parameter.requires_grad
-    }

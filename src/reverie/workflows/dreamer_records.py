@@ -33,7 +33,10 @@ class Dreamed:
 
 @dataclass(kw_only=True, slots=True)
 class Judged:
-    """What imagined sequences are worth: ``reward``, ``live`` and ``value`` at H + 1 states, the rest at H."""
+    """What imagined sequences are worth: ``reward``, ``live`` and ``value`` at H + 1 states, the rest of the actions.
+
+    All but ``entropy`` and the losses are without gradients.
+    """
 
     reward: Tensor
     live: Tensor
@@ -61,5 +64,6 @@ class Learned:
     modelled: Modelled
     dreamed: Dreamed
     judged: Judged
-    replay_returns: Tensor
+    replay_returns: Tensor | None
+    """Of all but the last row; None where no loss needs them."""
     losses: dict[str, Tensor]

@@ -1,44 +1,18 @@
-"""Dreamer's critic with its slow copy, and the policy that filters observations for an actor on latents."""
+"""The policy that filters observations for an actor on latents."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
 from reverie.components.controllers.exploration import Exploration
-from reverie.components.networks.actions import ActionHead
-from reverie.components.networks.distributions import TwoHot
-from reverie.components.networks.heads import TwoHotHead
+from reverie.components.networks.actions import Actor
 from reverie.components.networks.observations import ObservationEncoder
 from reverie.components.representation_learners.latents import Latent
 from reverie.components.representation_learners.state_space_model import StateSpaceModel
-from reverie.types import Carry, Mode, Observation, require
-
-
-class Critic(nn.Module):
-    """Values a latent, beside a slow copy that only steadies it."""
-
-    def __init__(self, *, feature_dim: int, layers: int, units: int, bins: int = 255, slow_rate: float = 0.02) -> None:
-        super().__init__()
-        require("slow_rate of the critic", slow_rate, at_least=0, at_most=1)
-        self.online = TwoHotHead(feature_dim=feature_dim, layers=layers, units=units, bins=bins)
-        self.slow = copy.deepcopy(self.online).requires_grad_(False)
-        self._slow_rate = slow_rate
-
-    def forward(self, feature: Tensor) -> TwoHot:
-        return self.online(feature)
-
-    @torch.no_grad()
-    def slow_value(self, feature: Tensor) -> Tensor:
-        return self.slow(feature).mean()
-
-    @torch.no_grad()
-    def update_slow(self) -> None:
-        for slow, online in zip(self.slow.parameters(), self.online.parameters(), strict=True):
-            slow.lerp_(online, self._slow_rate)
+from reverie.types import Carry, Mode, Observation
 
 
 class DreamerPolicy:
@@ -51,7 +25,7 @@ class DreamerPolicy:
         self,
         encoder: ObservationEncoder,
         rssm: StateSpaceModel,
-        actor: ActionHead,
+        actor: Actor,
         *,
         rngs: Mapping[Mode, Generator] | Mapping[Mode, None],
         exploration: Exploration | None = None,

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 import torch
 from torch import Tensor, nn
 
 from reverie.types import require
+
+
+@runtime_checkable
+class Scale(Protocol):
+    """What returns and advantages are divided by."""
+
+    def update(self, returns: Tensor) -> Tensor: ...
+
+
+class UnitScale:
+    """Leaves returns as they are."""
+
+    def update(self, returns: Tensor) -> Tensor:
+        return torch.ones((), device=returns.device)
 
 
 class ReturnScale(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Generator, Tensor, nn
@@ -16,12 +16,29 @@ from reverie.components.networks.one_hot import one_hot
 from reverie.types import ReverieError, Space, require
 
 
-class ActionDistribution(Protocol):
-    """What an actor says. Actions are as the environment takes them: class indices, or unclipped numbers."""
+class Choice(Protocol):
+    """Actions are as the environment takes them: class indices, or unclipped numbers."""
 
     def sample(self, rng: Generator | None) -> Tensor:
         """The most likely action when ``rng`` is None. Numbers carry gradients to the policy."""
         ...
+
+
+@runtime_checkable
+class Actor(Protocol):
+    """Whatever can act on features."""
+
+    space: Space
+
+    def __call__(self, feature: Tensor, /) -> Choice: ...
+
+    def vector(self, action: Tensor) -> Tensor:
+        """The action as numbers that a network can read: one-hots, or itself. Without gradients to the policy."""
+        ...
+
+
+class ActionDistribution(Choice, Protocol):
+    """What an actor says that learns."""
 
     def vector(self, action: Tensor, /) -> Tensor:
         """The action as numbers that a network can read, with gradients to the policy (straight through one-hots)."""

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from typing import Protocol
+
 from torch import Tensor, nn
 
 from reverie.components.networks.distributions import Binary, TwoHot, symexp_bins
 from reverie.components.networks.layers import Mlp, linear
 
 
-class TwoHotHead(nn.Module):
+class Scalar(Protocol):
+    """A number that was predicted."""
+
+    def mean(self) -> Tensor: ...
+
+    def loss(self, target: Tensor, /) -> Tensor: ...
+
+
+class ScalarHead(nn.Module, ABC):
+    """Features [..., D] in, a prediction of one number for each out."""
+
+    @abstractmethod
+    def forward(self, feature: Tensor) -> Scalar: ...
+
+
+class TwoHotHead(ScalarHead):
     """Predicts a scalar (reward, value). The zero output layer makes the first predictions exactly zero."""
 
     bins: Tensor
@@ -23,7 +41,7 @@ class TwoHotHead(nn.Module):
         return TwoHot(self.output(self.mlp(feature)), self.bins)
 
 
-class BinaryHead(nn.Module):
+class BinaryHead(ScalarHead):
     """Predicts a probability (does the episode continue?)."""
 
     def __init__(self, *, feature_dim: int, layers: int, units: int, outscale: float = 1.0) -> None:

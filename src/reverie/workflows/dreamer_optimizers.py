@@ -1,0 +1,67 @@
+"""Which optimiser moves what: one for everything, or others beside it for the actor and the critic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from torch import Tensor, nn
+
+from reverie.runtime.flat_optimizer import FlatOptimizer
+from reverie.types import Metrics, ReverieError
+from reverie.workflows.base import weighted_sum
+
+T = TypeVar("T")
+
+OWN_LOSSES: Mapping[str, frozenset[str]] = {
+    "actor": frozenset({"policy"}),
+    "critic": frozenset({"value", "replay_value"}),
+}
+"""Losses of the parts that may have an optimiser of their own; ``model`` takes what is left."""
+
+
+class DreamerOptimizers:
+    """Each optimiser differentiates its own losses by its own parameters. Together they make one step."""
+
+    def __init__(
+        self,
+        makers: Mapping[str, Callable[..., FlatOptimizer]],
+        modules: Mapping[str, nn.Module],
+        loss_weights: Mapping[str, float],
+    ) -> None:
+        for name in makers.keys() - OWN_LOSSES.keys() - {"model"}:
+            raise ReverieError(f"`optimizers` may have model, actor and critic, got {name}.")
+        if "model" not in makers:
+            raise ReverieError("`optimizers.model` is missing: it trains all that has no optimiser of its own.")
+        self._own = {name: OWN_LOSSES[name] for name in makers if name != "model"}
+        parameters = {name: trainable_parameters({name: modules[name]}) for name in self._own}
+        parameters["model"] = trainable_parameters({key: one for key, one in modules.items() if key not in self._own})
+        self._weights = self._parted(loss_weights)
+        self.by_name = {name: make(parameters[name]) for name, make in makers.items()}
+
+    def step(self, losses: Mapping[str, Tensor], *, progress: Tensor | None) -> Metrics:
+        """Metrics have the optimiser's name in front where there are several."""
+        totals = {name: weighted_sum(part, self._weights[name]) for name, part in self._parted(losses).items()}
+        # All gradients first: the backward passes need the weights of the forward pass.
+        gradients = {name: optimizer.gradients(totals[name]) for name, optimizer in self.by_name.items()}
+        metrics: Metrics = {}
+        for name, optimizer in self.by_name.items():
+            prefix = f"{name}/" if len(self.by_name) > 1 else ""
+            found = optimizer.apply(gradients[name], progress=progress)
+            metrics |= {f"{prefix}{key}": value for key, value in found.items()}
+        return metrics
+
+    def _parted(self, by_loss: Mapping[str, T]) -> dict[str, dict[str, T]]:
+        """By optimiser; each loss goes to exactly one."""
+        taken = frozenset[str]().union(*self._own.values())
+        losses = {**self._own, "model": by_loss.keys() - taken}
+        return {name: {key: value for key, value in by_loss.items() if key in own} for name, own in losses.items()}
+
+
+def trainable_parameters(modules: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:
+    return {
+        f"{name}.{key}": parameter
+        for name, module in modules.items()
+        for key, parameter in module.named_parameters()
+        if parameter.requires_grad
+    }
