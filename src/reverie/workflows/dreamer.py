@@ -14,7 +14,7 @@ from reverie.components.controllers.exploration import Exploration
 from reverie.components.controllers.return_scale import ReturnScale
 from reverie.components.networks.actions import ActionHead
 from reverie.components.networks.distributions import TwoHot
-from reverie.components.networks.heads import BinaryHead, TwoHotHead
+from reverie.components.networks.heads import ScalarHead
 from reverie.components.networks.observations import ObservationDecoder, ObservationEncoder
 from reverie.components.representation_learners.latents import Latent
 from reverie.components.representation_learners.state_space_model import StateSpaceModel
@@ -80,8 +80,8 @@ class DreamerV3(WorldModelWorkflow):
         self._encoder = components.find("encoder", ObservationEncoder)
         self._rssm = components.find("representation_learner", StateSpaceModel)
         self._decoder = components.find("decoder", ObservationDecoder)
-        self._reward_head = components.find("reward_head", TwoHotHead)
-        self._continue_head = components.find("continue_head", BinaryHead)
+        self._reward_head = components.find("reward_head", ScalarHead)
+        self._continue_head = components.find("continue_head", ScalarHead)
         self._return_computer = components.find("return_computer", ReturnComputer)
         self._return_scale = components.find("return_scale", ReturnScale)
         self._actor = controllers.find("actor", ActionHead)
