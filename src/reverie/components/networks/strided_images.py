@@ -56,8 +56,8 @@ class StridedImageDecoder(nn.Module):
     """Pictures from a latent: one linear layer to a small map, then four transposed convolutions of stride 2.
 
     Padded ones double the map exactly, with kernels of 4; without padding one point grows to 64x64, with kernels of 5,
-    5, 6 and 6. The output is the picture minus one half. ``error_weight`` multiplies the squared error: 0.5 is that of a
-    normal with deviation 1, whose constant is left out.
+    5, 6 and 6. The output is the picture minus one half. ``error_weight`` multiplies the squared error: 0.5 is that of
+    a normal with deviation 1, whose constant is left out.
     """
 
     def __init__(
