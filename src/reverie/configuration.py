@@ -42,6 +42,8 @@ _MAY_DIFFER = re.compile(
 )
 _ABSENT = object()
 
+OmegaConf.register_new_resolver("smaller", min, replace=True)  # ${smaller:A,B} in YAML
+
 
 def section(cls: type[T], node: Mapping[Any, Any], *, path: str) -> T:
     """A (nested) dataclass from plain config, checked. A ``ValueError`` of the dataclass names the section."""

@@ -11,21 +11,22 @@ from reverie.components.controllers.critic import Critic
 from reverie.components.controllers.return_scale import ReturnScale
 from reverie.components.networks.actions import ActionHead, DiscreteOutput, NormalOutput
 from reverie.components.networks.heads import BinaryHead, ScalarHead, TwoHotHead
-from reverie.components.networks.images import ImageDecoder
+from reverie.components.networks.images import ImageDecoder, ImageEncoder
 from reverie.components.networks.layers import BlockLinear, NormSilu
 from reverie.components.networks.observations import ObservationDecoder, ObservationEncoder
-from reverie.components.networks.vectors import VectorDecoder
+from reverie.components.networks.vectors import VectorDecoder, VectorEncoder
 from reverie.components.representation_learners.rssm import Rssm
-from reverie.interop.links import Link, block, convolution, dense, network, norm
-from reverie.types import ReverieError
+from reverie.interop.links import Link, block, convolution, dense, network, norm, of_kind
 
 
 def encoder_links(encoder: ObservationEncoder) -> list[Link]:
     links: list[Link] = []
     if encoder.vectors is not None:
-        links += network(encoder.vectors.mlp, linears="enc/mlp{}", norms="enc/mlp{}norm")
+        vectors = of_kind(encoder.vectors, VectorEncoder)
+        links += network(vectors.mlp, linears="enc/mlp{}", norms="enc/mlp{}norm")
     if encoder.images is not None:
-        stages = zip(encoder.images.convolutions, encoder.images.norms, strict=True)
+        images = of_kind(encoder.images, ImageEncoder)
+        stages = zip(images.convolutions, images.norms, strict=True)
         for index, (layer, its_norm) in enumerate(stages):
             links += _convolution_and_norm(f"enc/cnn{index}", layer, its_norm)
     return links
@@ -50,9 +51,9 @@ def decoder_links(decoder: ObservationDecoder, *, image_keys: Sequence[str] | No
     """``image_keys``: the order in which the other code joins the pictures' channels; sorted when it is None."""
     links: list[Link] = []
     if decoder.vectors is not None:
-        links += _vector_decoder(decoder.vectors)
+        links += _vector_decoder(of_kind(decoder.vectors, VectorDecoder))
     if decoder.images is not None:
-        links += _image_decoder(decoder.images, image_keys)
+        links += _image_decoder(of_kind(decoder.images, ImageDecoder), image_keys)
     return links
 
 
@@ -61,15 +62,13 @@ def actor_links(actor: ActionHead, *, action_key: str = "action") -> list[Link]:
     links = network(actor.mlp, linears="pol/mlp/linear{}", norms="pol/mlp/norm{}")
     if isinstance(output, DiscreteOutput):
         return links + dense(f"{head}/logits", output.logits)
-    if not isinstance(output, NormalOutput):
-        raise ReverieError(f"published weights of a continuous actor need a NormalOutput, got {type(output).__name__}.")
-    return [*links, *dense(f"{head}/mean", output.mean), *dense(f"{head}/stddev", output.stddev)]
+    normal = of_kind(output, NormalOutput)
+    return [*links, *dense(f"{head}/mean", normal.mean), *dense(f"{head}/stddev", normal.stddev)]
 
 
 def two_hot_links(name: str, head: ScalarHead | None) -> list[Link]:
-    if not isinstance(head, TwoHotHead):
-        raise ReverieError(f"the published weights {name}/... need a TwoHotHead, got {type(head).__name__}.")
-    return _head(name, head) + dense(f"{name}/head/logits", head.output)
+    two_hot = of_kind(head, TwoHotHead)
+    return _head(name, two_hot) + dense(f"{name}/head/logits", two_hot.output)
 
 
 def continue_links(head: BinaryHead) -> list[Link]:

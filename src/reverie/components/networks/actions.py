@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from reverie.components.networks.action_distributions import TanhNormal, TruncatedNormal
 from reverie.components.networks.distributions import Normal, OneHot, OneHots
-from reverie.components.networks.layers import Mlp, linear
+from reverie.components.networks.layers import Activation, Fan, Mlp, Norm, fan_beside, linear
 from reverie.components.networks.one_hot import one_hot
 from reverie.types import ReverieError, Space, require
 
@@ -66,6 +66,7 @@ class NormalOutput(nn.Module):
         dim: int,
         *,
         outscale: float,
+        fan: Fan = "in",
         min_stddev: float = 0.1,
         max_stddev: float = 1.0,
         is_scaled_back: bool = False,
@@ -75,8 +76,8 @@ class NormalOutput(nn.Module):
         require("max_stddev of a head", max_stddev, at_least=min_stddev)
         self._min_stddev, self._max_stddev = min_stddev, max_stddev
         self._is_scaled_back = is_scaled_back
-        self.mean = linear(units, dim, outscale=outscale)
-        self.stddev = linear(units, dim, outscale=outscale)
+        self.mean = linear(units, dim, outscale=outscale, fan=fan)
+        self.stddev = linear(units, dim, outscale=outscale, fan=fan)
 
     def forward(self, hidden: Tensor) -> Normal:
         share = (self.stddev(hidden).float() + 2).sigmoid()
@@ -93,6 +94,7 @@ class TanhNormalOutput(nn.Module):
         dim: int,
         *,
         outscale: float,
+        fan: Fan = "in",
         mean_scale: float = 5.0,
         init_stddev: float = 5.0,
         min_stddev: float = 1e-4,
@@ -103,8 +105,8 @@ class TanhNormalOutput(nn.Module):
         require("min_stddev of a head", min_stddev, at_least=0)
         self._mean_scale, self._min_stddev = mean_scale, min_stddev
         self._raw_init = float(torch.tensor(init_stddev, dtype=torch.float64).expm1().log())
-        self.mean = linear(units, dim, outscale=outscale)
-        self.stddev = linear(units, dim, outscale=outscale)
+        self.mean = linear(units, dim, outscale=outscale, fan=fan)
+        self.stddev = linear(units, dim, outscale=outscale, fan=fan)
 
     def forward(self, hidden: Tensor) -> TanhNormal:
         mean = self._mean_scale * torch.tanh(self.mean(hidden).float() / self._mean_scale)
@@ -114,12 +116,12 @@ class TanhNormalOutput(nn.Module):
 class TruncatedNormalOutput(nn.Module):
     """mean = tanh(x), stddev = 2 * sigmoid(x / 2) + ``min_stddev``, cut off at -1 and 1."""
 
-    def __init__(self, units: int, dim: int, *, outscale: float, min_stddev: float = 0.1) -> None:
+    def __init__(self, units: int, dim: int, *, outscale: float, fan: Fan = "in", min_stddev: float = 0.1) -> None:
         super().__init__()
         require("min_stddev of a head", min_stddev, at_least=1e-3)
         self._min_stddev = min_stddev
-        self.mean = linear(units, dim, outscale=outscale)
-        self.stddev = linear(units, dim, outscale=outscale)
+        self.mean = linear(units, dim, outscale=outscale, fan=fan)
+        self.stddev = linear(units, dim, outscale=outscale, fan=fan)
 
     def forward(self, hidden: Tensor) -> TruncatedNormal:
         stddev = 2 * (self.stddev(hidden).float() / 2).sigmoid() + self._min_stddev
@@ -127,10 +129,13 @@ class TruncatedNormalOutput(nn.Module):
 
 
 class DiscreteOutput(nn.Module):
-    def __init__(self, units: int, classes: int | tuple[int, ...], *, outscale: float, unimix: float) -> None:
+    def __init__(
+        self, units: int, classes: int | tuple[int, ...], *, outscale: float, fan: Fan, unimix: float
+    ) -> None:
         super().__init__()
         self._classes, self._unimix = classes, unimix
-        self.logits = linear(units, classes if isinstance(classes, int) else sum(classes), outscale=outscale)
+        dim = classes if isinstance(classes, int) else sum(classes)
+        self.logits = linear(units, dim, outscale=outscale, fan=fan)
 
     def forward(self, hidden: Tensor) -> OneHot | OneHots:
         logits = self.logits(hidden)
@@ -154,17 +159,20 @@ class ActionHead(nn.Module):
         units: int,
         outscale: float = 0.01,
         unimix: float = 0.0,
+        norm: Norm = "rms",
+        activation: Activation = "silu",
         continuous: Callable[..., ContinuousOutput] = NormalOutput,
     ) -> None:
         super().__init__()
         require("unimix of a head", unimix, at_least=0, at_most=1)
         self.space = space
-        self.mlp = Mlp(feature_dim, layers=layers, units=units)
+        self.mlp = Mlp(feature_dim, layers=layers, units=units, norm=norm, activation=activation)
+        fan = fan_beside(norm)
         self.output: DiscreteOutput | ContinuousOutput
         if space.classes is not None:
-            self.output = DiscreteOutput(units, space.classes, outscale=outscale, unimix=unimix)
+            self.output = DiscreteOutput(units, space.classes, outscale=outscale, fan=fan, unimix=unimix)
         elif len(space.shape) == 1:
-            self.output = continuous(units, space.dim, outscale=outscale)
+            self.output = continuous(units, space.dim, outscale=outscale, fan=fan)
         else:
             raise ReverieError(f"a continuous action must be a vector, but the task's has shape {space.shape}.")
 

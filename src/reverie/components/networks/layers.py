@@ -17,20 +17,31 @@ LAYER_NORM_EPSILON = 1e-3
 
 Norm = Literal["rms", "layer", "none"]
 Activation = Literal["silu", "elu", "relu"]
+Fan = Literal["in", "average"]
+"""What the variance of initial weights is divided by: the number of inputs, or the mean of inputs and outputs."""
+
 _ACTIVATIONS = {"silu": F.silu, "elu": F.elu, "relu": F.relu}
 
 
-def truncated_normal_(weight: Tensor, *, fan_in: int, outscale: float = 1.0) -> Tensor:
+def truncated_normal_(weight: Tensor, *, fan_in: float, outscale: float = 1.0) -> Tensor:
     """Normal truncated at two deviations, rescaled to unit variance over ``fan_in`` inputs, times ``outscale``."""
     with torch.no_grad():
         nn.init.trunc_normal_(weight, mean=0.0, std=1.0, a=-2.0, b=2.0)
         return weight.mul_(outscale * 1.1368 * math.sqrt(1 / fan_in))
 
 
-def linear(input_dim: int, output_dim: int, *, outscale: float = 1.0, has_bias: bool = True) -> nn.Linear:
+def fan_beside(norm: Norm) -> Fan:
+    """DreamerV3 brought the RMS norm and weights by fan-in; the codes with other norms, or none, take the average."""
+    return "in" if norm == "rms" else "average"
+
+
+def linear(
+    input_dim: int, output_dim: int, *, outscale: float = 1.0, has_bias: bool = True, fan: Fan = "in"
+) -> nn.Linear:
     """A linear layer with bias 0; ``outscale`` 0 makes its first output exactly zero."""
     layer = nn.Linear(input_dim, output_dim, bias=has_bias)
-    truncated_normal_(layer.weight, fan_in=input_dim, outscale=outscale)
+    divisor = input_dim if fan == "in" else (input_dim + output_dim) / 2
+    truncated_normal_(layer.weight, fan_in=divisor, outscale=outscale)
     if has_bias:
         nn.init.zeros_(layer.bias)
     return layer
@@ -120,7 +131,9 @@ class Mlp(nn.Module):
         super().__init__()
         require("layers of a network", layers, at_least=1)
         sizes = [input_dim] + [units] * layers
-        self.linears = nn.ModuleList([linear(a, b, has_bias=norm != "layer") for a, b in itertools.pairwise(sizes)])
+        self.linears = nn.ModuleList(
+            [linear(a, b, has_bias=norm != "layer", fan=fan_beside(norm)) for a, b in itertools.pairwise(sizes)]
+        )
         self.norms = nn.ModuleList([norm_activation(units, norm=norm, activation=activation) for _ in range(layers)])
         self.output_dim = sizes[-1]
 

@@ -16,7 +16,7 @@ class NormGru(nn.Module):
 
     def __init__(self, *, input_dim: int, deter: int, has_bias: bool = False) -> None:
         super().__init__()
-        self.joint = linear(input_dim + deter, 3 * deter, has_bias=has_bias)
+        self.joint = linear(input_dim + deter, 3 * deter, has_bias=has_bias, fan="average")
         self.norm = nn.LayerNorm(3 * deter, eps=LAYER_NORM_EPSILON)
 
     def forward(self, x: Tensor, old: Tensor) -> Tensor:
@@ -31,7 +31,7 @@ class PlainGru(nn.Module):
 
     def __init__(self, *, input_dim: int, deter: int) -> None:
         super().__init__()
-        self.from_input = linear(input_dim, 3 * deter)
+        self.from_input = linear(input_dim, 3 * deter, fan="average")
         self.from_state = linear(deter, 3 * deter)
         for gate in self.from_state.weight.detach().chunk(3):
             nn.init.orthogonal_(gate)

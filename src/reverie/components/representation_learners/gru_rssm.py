@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from reverie.components.networks.layers import Activation, Mlp, Norm, linear
+from reverie.components.networks.layers import Activation, Mlp, Norm, fan_beside, linear
 from reverie.components.representation_learners.latents import Latent, LatentKind
 from reverie.components.representation_learners.state_space_model import StateSpaceModel
 
@@ -38,11 +38,13 @@ class GruRssm(StateSpaceModel):
         def layer(input_dim: int) -> Mlp:
             return Mlp(input_dim, layers=1, units=hidden, norm=norm, activation=activation)
 
-        output_dim = latents.stoch * latents.parameter_width
+        def output() -> nn.Linear:
+            return linear(hidden, latents.stoch * latents.parameter_width, fan=fan_beside(norm))
+
         self.cell_input = layer(latents.stoch * latents.width + action_dim)
         self.cell = cell(input_dim=hidden, deter=deter)
-        self.prior_mlp, self.prior_output = layer(deter), linear(hidden, output_dim)
-        self.posterior_mlp, self.posterior_output = layer(deter + token_dim), linear(hidden, output_dim)
+        self.prior_mlp, self.prior_output = layer(deter), output()
+        self.posterior_mlp, self.posterior_output = layer(deter + token_dim), output()
         self.start = nn.Parameter(torch.zeros(1, deter)) if has_learned_start else None
 
     def prior(self, deter: Tensor) -> Tensor:
