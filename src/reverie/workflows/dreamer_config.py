@@ -54,8 +54,8 @@ class DreamerConfig:
         given = self.loss_weights.keys()
         if not set(LOSSES) - set(OPTIONAL_LOSSES) <= given <= set(LOSSES):
             raise ReverieError(
-                f"`workflow.loss_weights` must have the keys {', '.join(LOSSES)} (without {' or '.join(OPTIONAL_LOSSES)} "
-                f"where that is not learned), got {', '.join(given)}."
+                f"`workflow.loss_weights` must have the keys {', '.join(LOSSES)} ({' and '.join(OPTIONAL_LOSSES)} only "
+                f"where they are learned), got {', '.join(given)}."
             )
         heads = [name for name in GRAD_HEADS if name in given]
         for name in self.grad_heads:

@@ -129,9 +129,7 @@ class TruncatedNormalOutput(nn.Module):
 
 
 class DiscreteOutput(nn.Module):
-    def __init__(
-        self, units: int, classes: int | tuple[int, ...], *, outscale: float, fan: Fan, unimix: float
-    ) -> None:
+    def __init__(self, units: int, classes: int | tuple[int, ...], *, outscale: float, fan: Fan, unimix: float) -> None:
         super().__init__()
         self._classes, self._unimix = classes, unimix
         dim = classes if isinstance(classes, int) else sum(classes)
