@@ -18,6 +18,16 @@ class RuntimeConfig:
     """Ask torch for kernels that give the same bits every time."""
     finds_anomalies: bool = False
     """Autograd names the forward operation that produced a NaN gradient. Slow."""
+    precision: str = "float32"
+    """In which numbers networks compute: float32, bfloat16, or auto (bfloat16 on a CUDA device)."""
+    captures_updates: bool = False
+    """On a CUDA device, replay each update as one CUDA graph. On a processor there is nothing to capture."""
+
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise ReverieError(f"runtime.threads must be at least 1, got {self.threads}.")
+        if self.captures_updates and self.finds_anomalies:
+            raise ReverieError("runtime.finds_anomalies needs eager updates: set runtime.captures_updates=false.")
 
 
 def chosen_device(name: str) -> torch.device:
@@ -37,8 +47,6 @@ def chosen_device(name: str) -> torch.device:
 
 
 def prepare_torch(config: RuntimeConfig) -> None:
-    if config.threads < 1:
-        raise ReverieError(f"runtime.threads must be at least 1, got {config.threads}.")
     if config.is_deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it once, when CUDA starts
     torch.set_num_threads(config.threads)

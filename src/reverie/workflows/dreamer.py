@@ -98,7 +98,12 @@ class DreamerV3(WorldModelWorkflow):
         if name not in self._policies:
             actor = self._context.controllers.find(name, ActionHead)
             self._policies[name] = DreamerPolicy(
-                self._encoder, self._rssm, actor, rngs=self._acting_rngs(), exploration=self._config.exploration
+                self._encoder,
+                self._rssm,
+                actor,
+                rngs=self._acting_rngs(),
+                exploration=self._config.exploration,
+                precision=self._context.precision,
             )
         return self._policies[name]
 
@@ -117,12 +122,15 @@ class DreamerV3(WorldModelWorkflow):
 
     def learned(self, carry: Latent, batch: Batch) -> Learned:
         """The losses of ``batch``, whose first row only leads from ``carry`` to the second."""
-        seen = without_context(batch)
-        modelled = self._modelled(carry, batch, seen)
-        dreamed = self.imagine(horizon=self._config.horizon, starts=modelled.latents.detach().flatten())
-        judged = self._judged(dreamed)
-        replay_returns = self._replay_returns(seen, judged.returns[:, 0].view_as(seen.reward))
-        replay_value = self._replay_value_loss(modelled.latents, seen, replay_returns)
+        seen, precision = without_context(batch), self._context.precision
+        with precision.applied():
+            modelled = self._modelled(carry, batch, seen)
+        with precision.applied():
+            dreamed = self.imagine(horizon=self._config.horizon, starts=modelled.latents.detach().flatten())
+        with precision.applied():
+            judged = self._judged(dreamed)
+            replay_returns = self._replay_returns(seen, judged.returns[:, 0].view_as(seen.reward))
+            replay_value = self._replay_value_loss(modelled.latents, seen, replay_returns)
         losses = modelled.losses | judged.losses | {"replay_value": replay_value}
         return Learned(modelled=modelled, dreamed=dreamed, judged=judged, replay_returns=replay_returns, losses=losses)
 

@@ -37,7 +37,7 @@ class OneHot:
         if rng is None:
             return probs.argmax(-1)
         point = torch.rand(*probs.shape[:-1], 1, device=probs.device, generator=rng)
-        return (probs @ _running_sum(probs.shape[-1], probs.device) <= point).sum(-1)
+        return (_full_product(probs, _running_sum(probs.shape[-1], probs.device)) <= point).sum(-1)
 
     def straight_through(self, index: Tensor) -> Tensor:
         """The one-hot of ``index`` whose gradient is that of the probabilities."""
@@ -95,6 +95,14 @@ class Normal:
 
     def entropy(self) -> Tensor:
         return (self.stddev.log() + (_HALF_LOG_TWO_PI + 0.5)).sum(-1)
+
+
+def _full_product(one: Tensor, other: Tensor) -> Tensor:
+    """Sums of probabilities need all their digits, whatever networks compute in."""
+    if not torch.is_autocast_enabled(one.device.type):  # asking is cheap, the context is not
+        return one @ other
+    with torch.autocast(one.device.type, enabled=False):
+        return one @ other
 
 
 @cache

@@ -129,11 +129,11 @@ class Rssm(nn.Module):
         inputs = torch.cat([self.read_deter(deter), self.read_stoch(stoch.flatten(-2)), action], -1)
         inputs_NGI = inputs.unsqueeze(-2).expand(-1, self._blocks, -1)
         old_NGD = deter.unflatten(-1, (self._blocks, -1))
-        x_NGI = torch.cat([old_NGD, inputs_NGI], -1)
+        x_NGI = torch.cat([old_NGD.to(inputs.dtype), inputs_NGI], -1)
         for layer, norm in zip(self.dynamics, self.dynamics_norms, strict=True):
             x_NGI = norm(layer(x_NGI).flatten(-2)).unflatten(-1, (self._blocks, -1))
         # Each block has its own three gates: the split is inside the block, not across the whole vector.
-        reset, candidate, update = self.gates(x_NGI).chunk(3, -1)
+        reset, candidate, update = self.gates(x_NGI).to(deter.dtype).chunk(3, -1)
         candidate = torch.tanh(reset.sigmoid() * candidate)
         return torch.lerp(old_NGD, candidate, (update - 1).sigmoid()).flatten(-2)
 
