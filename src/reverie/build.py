@@ -82,10 +82,14 @@ class SizeConfig:
     depth: int
     units: int
     bins: int
+    layers: int | None = None
+    """Of the heads, where a size has a say in it (the 2023 form of DreamerV3); null leaves it to the components."""
+    vector_units: int | None = None
+    """Of the layers that read and reconstruct vectors, in the same case; null makes them like the others."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if value < 1:
+            if value is not None and value < 1:
                 raise ReverieError(f"`size.{name}` must be at least 1, got {value}.")
         if self.deter % self.blocks:
             raise ReverieError(f"`size.deter` ({self.deter}) must be a multiple of `size.blocks` ({self.blocks}).")

@@ -9,14 +9,15 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor, nn
 
-from reverie.components.controllers.dreamer import Critic, DreamerPolicy, restored_latent, stored_latent
+from reverie.components.controllers.dreamer import Critic, DreamerPolicy
 from reverie.components.controllers.exploration import Exploration
 from reverie.components.controllers.return_scale import ReturnScale
 from reverie.components.networks.actions import ActionHead
 from reverie.components.networks.distributions import TwoHot
-from reverie.components.networks.heads import BinaryHead, TwoHotHead
+from reverie.components.networks.heads import ScalarHead
 from reverie.components.networks.observations import ObservationDecoder, ObservationEncoder
-from reverie.components.representation_learners.rssm import Latent, Rssm
+from reverie.components.representation_learners.latents import Latent
+from reverie.components.representation_learners.state_space_model import StateSpaceModel
 from reverie.components.return_computers.base import ReturnComputer
 from reverie.components.return_computers.td_lambda import replay_lambda_return
 from reverie.types import Batch, Metrics, Phase, Policy, ReverieError, Stateful, require
@@ -77,10 +78,10 @@ class DreamerV3(WorldModelWorkflow):
         super().initialize(context)
         components, controllers = context.components, context.controllers
         self._encoder = components.find("encoder", ObservationEncoder)
-        self._rssm = components.find("representation_learner", Rssm)
+        self._rssm = components.find("representation_learner", StateSpaceModel)
         self._decoder = components.find("decoder", ObservationDecoder)
-        self._reward_head = components.find("reward_head", TwoHotHead)
-        self._continue_head = components.find("continue_head", BinaryHead)
+        self._reward_head = components.find("reward_head", ScalarHead)
+        self._continue_head = components.find("continue_head", ScalarHead)
         self._return_computer = components.find("return_computer", ReturnComputer)
         self._return_scale = components.find("return_scale", ReturnScale)
         self._actor = controllers.find("actor", ActionHead)
@@ -113,12 +114,12 @@ class DreamerV3(WorldModelWorkflow):
 
     def update(self, batch: Batch, *, phase: Phase) -> UpdateResult:
         """Losses of world model, actor and critic, and one step on their weighted sum."""
-        carry = restored_latent({key: value[:, 0] for key, value in batch.stored.items()}, self._rssm.classes)
+        carry = self._rssm.restored({key: value[:, 0] for key, value in batch.stored.items()})
         learned = self.learned(carry, batch)
         metrics = learned.judged.metrics()
         metrics |= {f"loss/{name}": loss.detach().mean() for name, loss in learned.losses.items()}
         metrics |= self.step(learned, progress=phase.progress)
-        return UpdateResult(metrics=metrics, write_back=stored_latent(learned.modelled.latents.detach()))
+        return UpdateResult(metrics=metrics, write_back=self._rssm.stored(learned.modelled.latents.detach()))
 
     def learned(self, carry: Latent, batch: Batch) -> Learned:
         """The losses of ``batch``, whose first row only leads from ``carry`` to the second."""

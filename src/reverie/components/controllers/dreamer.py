@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.nn import functional as F
 
 from reverie.components.controllers.exploration import Exploration
 from reverie.components.networks.actions import ActionHead
 from reverie.components.networks.distributions import TwoHot
 from reverie.components.networks.heads import TwoHotHead
 from reverie.components.networks.observations import ObservationEncoder
-from reverie.components.representation_learners.rssm import Latent, Rssm
+from reverie.components.representation_learners.latents import Latent
+from reverie.components.representation_learners.state_space_model import StateSpaceModel
 from reverie.runtime.precision import FULL_PRECISION, Precision
 from reverie.types import Carry, Mode, Observation, require
 
@@ -51,7 +51,7 @@ class DreamerPolicy:
     def __init__(
         self,
         encoder: ObservationEncoder,
-        rssm: Rssm,
+        rssm: StateSpaceModel,
         actor: ActionHead,
         *,
         rngs: Mapping[Mode, Generator] | Mapping[Mode, None],
@@ -65,7 +65,7 @@ class DreamerPolicy:
 
     def initial(self, num_envs: int) -> Carry:
         device = next(self._rssm.parameters()).device
-        latent = self._rssm.initial(num_envs, device)
+        latent = self._rssm.initial(num_envs, device).detach()
         action = torch.zeros(num_envs, self._actor.space.dim, device=device)
         return {"deter": latent.deter, "stoch": latent.stoch, "action": action}
 
@@ -75,7 +75,7 @@ class DreamerPolicy:
         with self._precision.applied():
             latent, action = self._latent_and_action(carry, obs, mode)
         carry = {"deter": latent.deter, "stoch": latent.stoch, "action": self._actor.vector(action)}
-        return carry, action, stored_latent(latent)
+        return carry, action, self._rssm.stored(latent)
 
     def _latent_and_action(self, carry: Carry, obs: Observation, mode: Mode) -> tuple[Latent, Tensor]:
         rng = self._rngs[mode]
@@ -93,12 +93,3 @@ class DreamerPolicy:
         is_greedy = mode == "eval" and self._exploration.evaluates_greedily
         action = self._actor(latent.feature).sample(None if is_greedy else rng)
         return self._exploration.explored(action, self._actor.space, rng) if mode == "train" else action
-
-
-def stored_latent(latent: Latent) -> dict[str, Tensor]:
-    """The compact form a buffer keeps: bfloat16 deter and one class id per variable."""
-    return {"deter": latent.deter.to(torch.bfloat16), "stoch": latent.stoch.argmax(-1).to(torch.uint8)}
-
-
-def restored_latent(stored: Mapping[str, Tensor], classes: int) -> Latent:
-    return Latent(deter=stored["deter"].float(), stoch=F.one_hot(stored["stoch"].long(), classes).float())

@@ -123,6 +123,17 @@ def kl_divergence(one: OneHot, other: OneHot) -> tuple[Tensor, Tensor]:
     return to_other, to_one
 
 
+def normal_kl_divergence(one: Normal, other: Normal) -> tuple[Tensor, Tensor]:
+    """The same for independent normals, summed over the last axis."""
+    fixed_one, fixed_other = (Normal(normal.mean.detach(), normal.stddev.detach()) for normal in (one, other))
+    return _normal_kl(fixed_one, other), _normal_kl(one, fixed_other)
+
+
+def _normal_kl(one: Normal, other: Normal) -> Tensor:
+    squares = one.stddev.square() + (one.mean - other.mean).square()
+    return (other.stddev.log() - one.stddev.log() + squares / (2 * other.stddev.square()) - 0.5).sum(-1)
+
+
 def symexp_bins(count: int) -> Tensor:
     """``count`` values, symmetric around zero, spaced exponentially up to symexp(20)."""
     half = symexp(torch.linspace(-20, 0, (count + 1) // 2))
@@ -158,6 +169,35 @@ class TwoHot:
         return -(pairs * torch.stack([gap_above, gap_below], -1)).sum(-1) / (gap_below + gap_above)
 
 
+class SymlogTwoHot:
+    """A scalar as a distribution over bins of equal width in symlog space, where the target is brought too."""
+
+    def __init__(self, logits: Tensor, bins: Tensor) -> None:
+        self._squashed = TwoHot(logits, bins)
+
+    def mean(self) -> Tensor:
+        """What the mean in symlog space stands for."""
+        return symexp(self._squashed.mean())
+
+    def loss(self, target: Tensor) -> Tensor:
+        return self._squashed.loss(symlog(target))
+
+
+class UnitNormal:
+    """Normals with deviation 1 around a prediction. Their constant, 0.919 for each number, is left out of the loss."""
+
+    def __init__(self, prediction: Tensor, *, is_vector: bool) -> None:
+        self._prediction, self._is_vector = prediction.float(), is_vector
+
+    def mean(self) -> Tensor:
+        return self._prediction
+
+    def loss(self, target: Tensor) -> Tensor:
+        """Half the squared error, summed over the last axis of vectors. A single number needs no axis of its own."""
+        half = (self._prediction - target.float().view_as(self._prediction)).square() / 2
+        return half.sum(-1) if self._is_vector else half
+
+
 class Binary:
     """A probability, trained on targets between 0 and 1."""
 
@@ -169,6 +209,19 @@ class Binary:
 
     def loss(self, target: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(self._logit, target, reduction="none")
+
+
+class Fixed:
+    """A known number: predicted everywhere, and never wrong."""
+
+    def __init__(self, value: Tensor) -> None:
+        self._value = value
+
+    def mean(self) -> Tensor:
+        return self._value
+
+    def loss(self, target: Tensor) -> Tensor:
+        return torch.zeros_like(target)
 
 
 class SymlogMse:
@@ -186,14 +239,14 @@ class SymlogMse:
 
 
 class ImageMse:
-    """Pictures [..., H, W, C] between 0 and 1: squared error summed over all their numbers."""
+    """Pictures [..., H, W, C] between 0 and 1: squared error, times ``weight``, summed over all their numbers."""
 
-    def __init__(self, prediction: Tensor) -> None:
-        self._prediction = prediction.float()
+    def __init__(self, prediction: Tensor, *, weight: float = 1.0) -> None:
+        self._prediction, self._weight = prediction.float(), weight
 
     def mean(self) -> Tensor:
         return self._prediction
 
     def loss(self, target: Tensor) -> Tensor:
         """``target`` is uint8."""
-        return (self._prediction - target.float() / 255).square().sum((-3, -2, -1))
+        return self._weight * (self._prediction - target.float() / 255).square().sum((-3, -2, -1))
