@@ -41,7 +41,7 @@ def rehearsal(
     allow: Allow = None,
 ) -> Rehearsal:
     """The configured algorithm, and ``rows`` made-up rows in which its own policy acted."""
-    prepare_torch(section(RuntimeConfig, config.runtime, path="runtime"))
+    prepare_torch(section(RuntimeConfig, config.runtime, path="runtime"), device)
     rng = RandomStreams(0, device=device)
     workflow = assemble_workflow(config, spaces=spaces, train_env=None, rng=rng, device=device, allow=allow)
     buffer = WorldModelSequenceBuffer(capacity=rows, num_streams=streams, rng=rng.stream("replay/replay"))
