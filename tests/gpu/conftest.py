@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,6 @@ collect_ignore_glob = [] if torch.cuda.is_available() else ["test_*.py"]
 
 @pytest.fixture(scope="session")
 def killer(tmp_path_factory: pytest.TempPathFactory, repo_root: Path) -> Iterator[Killer]:
-    one = Killer(tmp_path_factory.mktemp("home"), repo_root / "src")
+    one = Killer(tmp_path_factory.mktemp("home"), os.pathsep.join([str(repo_root / "src"), *sys.path]))
     yield one
     one.close()
