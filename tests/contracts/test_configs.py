@@ -64,7 +64,8 @@ def torch_settings() -> Iterator[None]:
 
 def test_the_folders_are_the_groups() -> None:
     assert {group for group, _ in FILES} == set(GROUPS)
-    assert set(SIZES) == {*PUBLISHED, "debug", "tiny", "small"}
+    older = {"v1", "v2", "v2_dmc", "2023_s", "2023_m", "2023_l", "2023_xl"}
+    assert set(SIZES) == {*PUBLISHED, *older, "debug", "tiny", "small"}
 
 
 @pytest.mark.parametrize(("group", "name"), FILES)

@@ -153,6 +153,12 @@ def symexp_bins(count: int) -> Tensor:
     return torch.cat([half, mirrored[1:] if count % 2 else mirrored])
 
 
+def symlog_bins(count: int) -> Tensor:
+    """``count`` values of equal distance from -20 to 20; rounding leaves them exactly symmetric around zero."""
+    bins = torch.linspace(-20, 20, count)
+    return (bins - bins.flip(0)) / 2
+
+
 class TwoHot:
     """A scalar as a distribution over fixed bins. The target stays raw: only the bins are spaced exponentially."""
 
