@@ -26,6 +26,8 @@ from reverie.orchestration.logger import Logger, LoggingConfig, make_sinks
 from reverie.orchestration.orchestrator import Orchestrator
 from reverie.orchestration.parts import Parts
 from reverie.orchestration.phases import PhaseSpec, parse_phases
+from reverie.runtime.device import RuntimeConfig
+from reverie.runtime.precision import Precision
 from reverie.runtime.rng import RandomStreams, derived_seed
 from reverie.targets import located
 from reverie.types import ReverieError, Space, Spaces
@@ -224,6 +226,7 @@ def assemble_workflow(
         controllers=ControllerManager(_instances(config, "controller", allow)),
         optimizers=_instances(config, "optimizers", allow),
         rng=rng,
+        precision=Precision(section(RuntimeConfig, config.runtime, path="runtime").precision, device),
     )
     workflow = _workflow(plain(config.workflow), allow=allow)
     workflow.initialize(context)
@@ -238,11 +241,13 @@ def assemble_orchestrator(config: DictConfig, parts: Parts, *, folder: Path, dis
     """The loop around ``parts``, which writes into ``folder``."""
     logging = section(LoggingConfig, config.logging, path="logging")
     checkpoint = section(CheckpointConfig, config.checkpoint, path="checkpoint")
+    runtime = section(RuntimeConfig, config.runtime, path="runtime")
     resolved = plain(config)
     return Orchestrator(
         parts,
         phases=phases_of(config),
         evaluate_every=section(EvaluationConfig, config.evaluation, path="evaluation").every_steps,
+        captures_updates=runtime.captures_updates and parts.device.type == "cuda",
         checkpoints=CheckpointManager(folder, config=checkpoint, say=display.say),
         logger=Logger(folder, config=logging, sinks=make_sinks(folder, config=logging, run_config=resolved)),
         display=display,

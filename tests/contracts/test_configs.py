@@ -65,7 +65,8 @@ def torch_settings() -> Iterator[None]:
 
 def test_the_folders_are_the_groups() -> None:
     assert {group for group, _ in FILES} == set(GROUPS)
-    assert set(SIZES) == {*PUBLISHED, "debug", "tiny", "small"}
+    older = {"v1", "v2", "v2_dmc", "2023_s", "2023_m", "2023_l", "2023_xl"}
+    assert set(SIZES) == {*PUBLISHED, *older, "debug", "tiny", "small"}
 
 
 @pytest.mark.parametrize(("group", "name"), FILES)
@@ -105,7 +106,7 @@ def test_every_experiment_runs_a_few_steps(experiment: str, runtime: str, tmp_pa
         "evaluation.every_steps=null",
         "evaluation.episodes=1",
     )
-    prepare_torch(RuntimeConfig(**plain(config.runtime)))
+    prepare_torch(RuntimeConfig(**plain(config.runtime)), torch.device("cpu"))
     parts = assemble(config, device=CPU, allow=None)
     orchestrator = assemble_orchestrator(config, parts, folder=tmp_path, display=make_display())
     orchestrator.begin()

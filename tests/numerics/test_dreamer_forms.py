@@ -1,264 +1,112 @@
-"""All forms of Dreamer by configuration alone: what trains what, the losses they compute, and what is refused."""
+"""The world models of the older forms of Dreamer, as their YAML composes them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import torch
-from small_dreamer import OBS_DIM, SPACES, phase, shaken_dreamer, small_dreamer, synthetic_batch
-from torch import Tensor
+from small_dreamer import CPU, SPACES, composed, synthetic_batch
+from torch import Tensor, nn
 
-from reverie.components.networks.actions import TanhNormalOutput
-from reverie.components.networks.heads import Scalar
-from reverie.runtime.adam import Adam
-from reverie.types import Batch, Observation, ReverieError, Space, Spaces
-from reverie.workflows.dreamer import Dreamer
-from reverie.workflows.dreamer_optimizers import trainable_parameters
+from reverie.build import _space_node
+from reverie.configuration import instantiate
+from reverie.types import Space, Spaces
 
-DISCRETE = SPACES
-CONTINUOUS = Spaces(obs=SPACES.obs, action=Space(shape=(2,), dtype="float32"))
-SEVERAL = Spaces(obs=SPACES.obs, action=Space(shape=(2,), dtype="int64", classes=(2, 3)))
-FORMS = ("v1", "v2", "v3_2023")
-NOISELESS = "workflow.exploration.action_noise=0"
-
-
-def overrides(form: str) -> list[str]:
-    chosen = [f"{group}=dreamer_{form}" for group in ("components", "controller", "workflow")]
-    return [*chosen, NOISELESS, "workflow.horizon=4", "optimizers.model.warmup_updates=0"]
-
-
-def dreamer(form: str, *more: str, spaces: Spaces = DISCRETE) -> Dreamer:
-    return shaken_dreamer(*overrides(form), *more, spaces=spaces, size=0.2)
-
-
-def batch_of(workflow: Dreamer, spaces: Spaces, seed: int = 0) -> Batch:
-    """Latents as this form stores them."""
-    batch = synthetic_batch(seed, spaces=spaces)
-    latent = workflow._rssm.initial(28, torch.device("cpu")).detach()
-    batch.stored = {key: value.unflatten(0, (4, 7)) for key, value in workflow._rssm.stored(latent).items()}
-    return batch
-
-
-def losses_of(workflow: Dreamer, spaces: Spaces) -> dict[str, Tensor]:
-    batch = batch_of(workflow, spaces)
-    carry = workflow._rssm.restored({key: value[:, 0] for key, value in batch.stored.items()})
-    return workflow.learned(carry, batch).losses
-
-
-def reached(workflow: Dreamer, loss: Tensor) -> set[str]:
-    parameters = trainable_parameters(workflow.modules())
-    found = torch.autograd.grad(loss.mean(), list(parameters.values()), retain_graph=True, materialize_grads=True)
-    return {name.split(".")[0] for name, grad in zip(parameters, found, strict=True) if grad.any()}
-
-
-@pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS, SEVERAL], ids=["discrete", "continuous", "several"])
-@pytest.mark.parametrize("form", FORMS)
-def test_which_loss_trains_what(form: str, spaces: Spaces) -> None:
-    """Gradients of dreams go through the model and leave nothing in it."""
-    workflow = dreamer(form, "workflow.free_nats=0", spaces=spaces)
-    model = {"encoder", "representation_learner"}
-    expected = {
-        "reconstruction": model | {"decoder"},
-        "reward": model | {"reward_head"},
-        "dynamics": model,
-        "representation": model,
-        "policy": {"actor"},
-        "value": {"critic"},
-    }
-    if form != "v1":
-        expected["continue"] = model | {"continue_head"}
-    workflow_losses = losses_of(workflow, spaces)
-    assert {name: reached(workflow, loss) for name, loss in workflow_losses.items()} == expected
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_an_update_moves_every_part_by_its_own_optimizer(form: str) -> None:
-    workflow = dreamer(form)
-    before = {name: value.detach().clone() for name, value in trainable_parameters(workflow.modules()).items()}
-    metrics = workflow.update(batch_of(workflow, DISCRETE), phase=phase()).metrics
-    assert all(value.dim() == 0 and not value.requires_grad and value.isfinite() for value in metrics.values())
-    moved = {
-        name.split(".")[0]
-        for name, value in trainable_parameters(workflow.modules()).items()
-        if not torch.equal(value, before[name])
-    }
-    assert moved == {name.split(".")[0] for name in before}
-    for name, optimizer in workflow._optimizers.by_name.items():
-        assert isinstance(optimizer, Adam)
-        owned = {key.split(".")[0] for key in optimizer.get_state()["mean"]}
-        assert owned == {name} or (name == "model" and not owned & {"actor", "critic"})
-        assert f"{name}/grad_norm" in metrics
-    assert "grad_norm" not in metrics
-
-
-def test_the_gradient_through_the_dynamics_is_that_of_the_return() -> None:
-    """Against finite differences under the same noise. The policy is made blind, because the gradient that would go
-    through what it sees is stopped.
-    """
-    workflow = dreamer("v1", spaces=CONTINUOUS)
-    output = workflow._actor.output
-    assert isinstance(output, TanhNormalOutput)
-    for layer in (output.mean, output.stddev):
-        torch.nn.init.zeros_(layer.weight)
-    batch = batch_of(workflow, CONTINUOUS)
-    rng = workflow._rng
-    assert rng is not None
-    noise = rng.get_state()
-
-    def policy_loss() -> Tensor:
-        rng.set_state(noise)
-        carry = workflow._rssm.restored({key: value[:, 0] for key, value in batch.stored.items()})
-        return workflow.learned(carry, batch).losses["policy"].mean()
-
-    bias = output.mean.bias
-    (grad,) = torch.autograd.grad(policy_loss(), bias)
-    step = 1e-2
-    for i in range(2):
-        values = []
-        for sign in (1, -1):
-            with torch.no_grad():
-                bias[i] += sign * step
-            values.append(float(policy_loss().detach()))
-            with torch.no_grad():
-                bias[i] -= sign * step
-        assert float(grad[i]) == pytest.approx((values[0] - values[1]) / (2 * step), rel=0.05, abs=1e-3)
-
-
-def test_all_gradients_are_taken_before_anything_moves() -> None:
-    """The actor's gradient goes through weights that the model's optimiser is about to move."""
-    one, other = (dreamer("v1", "optimizers.model.learning_rate=0.5", spaces=CONTINUOUS) for _ in range(2))
-    batch = batch_of(one, CONTINUOUS)
-    one.update(batch, phase=phase())
-    for name in ("model", "critic"):
-        other._optimizers.by_name[name]._learning_rate = 0.0
-    other.update(batch, phase=phase())
-    for ours, theirs in zip(one._actor.parameters(), other._actor.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
-
-
-# Numbers of the configuration
-
-
-def modelled_losses(workflow: Dreamer) -> Mapping[str, Tensor]:
-    workflow.draw_the_most_likely()
-    return losses_of(workflow, DISCRETE)
-
-
-def test_free_nats_of_the_mean() -> None:
-    kl = modelled_losses(dreamer("v2", "workflow.free_nats=0", "workflow.free_nats_of=state"))["dynamics"]
-    assert kl.shape == (4, 6)
-    middle = float(kl.mean().detach())
-    assert float(kl.detach().min()) < middle < float(kl.detach().max())
-    above, below = (
-        modelled_losses(dreamer("v2", f"workflow.free_nats={middle * factor}"))["dynamics"] for factor in (0.9, 1.1)
-    )
-    torch.testing.assert_close(above, kl.mean())
-    assert float(below.detach()) == pytest.approx(middle * 1.1)
-    per_state = modelled_losses(dreamer("v2", f"workflow.free_nats={middle * 0.9}", "workflow.free_nats_of=state"))
-    assert float(per_state["dynamics"].detach().mean()) > middle * 1.001
-
-
-def test_the_plain_kl_of_v1_has_the_gradient_of_one_kl() -> None:
-    workflow = dreamer("v1", "workflow.free_nats=0")
-    assert workflow._config.loss_weights["dynamics"] == workflow._config.loss_weights["representation"] == 1.0
-    losses = modelled_losses(workflow)
-    torch.testing.assert_close(losses["dynamics"], losses["representation"])
-
-
-def test_rewards_behind_a_tanh() -> None:
-    plain, squashed = (dreamer("v2", f"workflow.reward_transform={kind}") for kind in ("none", "tanh"))
-    batch = batch_of(plain, DISCRETE)
-    assert torch.equal(plain._trained_rows(batch).reward, batch.reward[:, 1:])
-    torch.testing.assert_close(squashed._trained_rows(batch).reward, batch.reward[:, 1:].tanh())
-
-
-@pytest.mark.parametrize("start", ["stored", "initial"])
-def test_where_replayed_sequences_begin(start: str) -> None:
-    """With `initial` the stored latents are neither read nor refreshed."""
-    workflow = dreamer("v2", f"workflow.replay_start={start}")
-    workflow.draw_the_most_likely()
-    batch = batch_of(workflow, DISCRETE)
-
-    def first_latent(fill: float) -> Tensor:
-        stored = {"deter": torch.full_like(batch.stored["deter"], fill), "stoch": batch.stored["stoch"]}
-        carry = workflow._rssm.restored({key: value[:, 0] for key, value in stored.items()})
-        return workflow.learned(carry, batch).modelled.latents.deter[:, 0]
-
-    assert torch.equal(first_latent(0.0), first_latent(0.7)) == (start == "initial")
-    assert (workflow.update(batch, phase=phase()).write_back is None) == (start == "initial")
-
-
-def test_gamma_outside_the_continue_head() -> None:
-    inside, outside = (
-        dreamer("v3_2023", f"workflow.has_discount_in_head={flag}", "workflow.rounds_continues=false")
-        for flag in ("true", "false")
-    )
-    feature = torch.randn(5, 16, generator=torch.Generator().manual_seed(0))
-    gamma = 1 - 1 / 333
-    torch.testing.assert_close(outside._imagined_live(feature), gamma * inside._imagined_live(feature))
-    for workflow, target in ((inside, gamma), (outside, 1.0)):
-        seen: list[Scalar] = []
-        head = workflow._continue_head
-        head.register_forward_hook(lambda _head, _given, out, seen=seen: seen.append(out))
-        losses = modelled_losses(workflow)
-        is_terminal = batch_of(workflow, DISCRETE).is_terminal[:, 1:]
-        torch.testing.assert_close(losses["continue"], seen[0].loss((~is_terminal).float() * target))
-
-
-def test_continues_that_are_rounded() -> None:
-    workflow = dreamer("v3_2023", "workflow.has_discount_in_head=true")
-    feature = torch.randn(50, 16, generator=torch.Generator().manual_seed(0))
-    chance = workflow._continue_head(feature).mean()
-    assert torch.equal(workflow._imagined_live(feature), (chance > 0.5).float())
-    assert 0 < float((chance > 0.5).float().mean()) < 1
-
-
-# Refusals
-
-
-@pytest.mark.parametrize(
-    ("form", "change", "complaint"),
-    [
-        ("v1", "+workflow.loss_weights.continue=1.0", r"does not learn: remove .*loss_weights\.continue"),
-        ("v2", "~workflow.loss_weights.continue", r"learns: give .*loss_weights\.continue"),
-        ("v1", "workflow.slow_regularizer=1.0", "no slow copy"),
-        ("v2", "+workflow.loss_weights.replay_value=0.3", "ArrivalCredit"),
-        ("v1", "workflow.horizon=1", r"workflow\.horizon.* at least 2"),
-        ("v2", "workflow.grad_heads=[replay_value]", "grad_heads"),
-        ("v1", "+optimizers.world=${optimizers.model}", "model, actor and critic, got world"),
-        ("v1", "~optimizers.model", r"optimizers\.model"),
-        ("v2", "workflow.reward_transform=clip", "'none', 'tanh'"),
-        ("v1", "controller.objective._target_=reverie.components.return_computers.td_lambda.TdLambda", "objective"),
-    ],
+FORMS = ["dreamer_v1", "dreamer_v2", "dreamer_v3_2023"]
+PARTS = ("encoder", "representation_learner", "decoder", "reward_head", "continue_head")
+MIXED = Spaces(
+    obs={"image": Space(shape=(64, 64, 1), dtype="uint8"), **SPACES.obs}, action=Space(shape=(2,), dtype="float32")
 )
-def test_parts_that_do_not_fit_are_refused(form: str, change: str, complaint: str) -> None:
-    more = [change] if form != "v2" or "continue" not in change else [change, "workflow.grad_heads=[reward]"]
-    with pytest.raises(ReverieError, match=complaint):
-        small_dreamer(*overrides(form), *more)
+EIGHTEEN = Space(shape=(), dtype="int64", classes=18)
 
 
-def test_a_critic_of_its_own_optimizer_cannot_train_the_representation() -> None:
-    more = ["+workflow.loss_weights.replay_value=0.3", "workflow.grad_heads=[reward,replay_value]"]
-    with pytest.raises(ReverieError, match=r"grad_heads.*replay_value"):
-        small_dreamer(*overrides("v3_2023"), *more)
-    workflow = dreamer("v3_2023", more[0])
-    assert reached(workflow, losses_of(workflow, DISCRETE)["replay_value"]) == {"critic"}
+def world_model(form: str, spaces: Spaces, size: str = "debug") -> dict[str, Any]:
+    """The parts of the world model alone, made as a run makes them."""
+    config = composed(f"components={form}", f"size={size}")
+    obs = {key: _space_node(space) for key, space in spaces.obs.items()}
+    config["_dims"] = {"obs": obs, "action_dim": spaces.action.dim}
+    parts: dict[str, Any] = {}
+    for name in PARTS:
+        parts[name] = instantiate(config.components[name], path=f"components.{name}", allow=None)
+        if hasattr(parts[name], "dims"):
+            config["_dims"].update(parts[name].dims())
+    return parts
 
 
-def test_a_random_controller_acts_and_stores_latents() -> None:
-    workflow = dreamer("v2", spaces=CONTINUOUS)
-    policy: Any = workflow.policy("random")
-    flags = torch.zeros(500, dtype=torch.bool)
-    seen = Observation(
-        obs={"vector": torch.zeros(500, OBS_DIM)},
-        reward=flags.float(),
-        is_first=~flags,
-        is_last=flags,
-        is_terminal=flags,
-    )
-    _, action, stored = policy.act(policy.initial(500), seen, mode="train")
-    assert action.abs().max() <= 1
-    assert 0.5 < float(action.std()) < 0.65  # uniform on [-1, 1]: 0.577
-    assert stored.keys() == workflow._rssm.stored(workflow._rssm.initial(1, torch.device("cpu"))).keys()
+def losses_of(parts: dict[str, Any], spaces: Spaces) -> dict[str, Tensor]:
+    batch, rssm = synthetic_batch(spaces=spaces), parts["representation_learner"]
+    action = batch.action.float() if spaces.action.classes is None else nn.functional.one_hot(batch.action).float()
+    carry, rng = rssm.initial(len(action), CPU), torch.Generator().manual_seed(0)
+    latents, posterior = rssm.observe(carry, parts["encoder"](batch.obs), action, batch.is_first, rng)
+    dynamics, representation = rssm.kl(posterior, rssm.prior(latents.deter))
+    decoded = parts["decoder"](latents.deter, latents.stoch_vector)
+    return {
+        **{key: prediction.loss(batch.obs[key]) for key, prediction in decoded.items()},
+        "reward": parts["reward_head"](latents.feature).loss(batch.reward),
+        "continue": parts["continue_head"](latents.feature).loss((~batch.is_terminal).float()),
+        "dynamics": dynamics,
+        "representation": representation,
+    }
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("spaces", [SPACES, MIXED])
+def test_the_losses_of_a_form_reach_every_weight_of_its_world_model(form: str, spaces: Spaces) -> None:
+    parts = world_model(form, spaces)
+    losses = losses_of(parts, spaces)
+    assert losses.keys() == {*spaces.obs, "reward", "continue", "dynamics", "representation"}
+    assert {tuple(loss.shape) for loss in losses.values()} == {(4, 7)}
+    weights = {f"{part}.{name}": weight for part in PARTS for name, weight in parts[part].named_parameters()}
+    total = torch.stack([loss.mean() for loss in losses.values()]).sum()
+    grads = torch.autograd.grad(total, list(weights.values()), allow_unused=True)
+    assert [name for name, grad in zip(weights, grads, strict=True) if grad is None] == []
+    assert all(bool(grad.isfinite().all()) for grad in grads if grad is not None)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_fits_one_batch(form: str) -> None:
+    """A few steps along the signs of the gradients bring down what can be learned by heart."""
+    torch.manual_seed(0)
+    parts = world_model(form, SPACES, "tiny")
+    weights = [weight for part in parts.values() for weight in part.parameters()]
+    history = []
+    for _ in range(40):
+        losses = {name: loss.mean() for name, loss in losses_of(parts, SPACES).items()}
+        history.append({name: float(loss.detach()) for name, loss in losses.items()})
+        grads = torch.autograd.grad(torch.stack(list(losses.values())).sum(), weights)
+        with torch.no_grad():
+            for weight, grad in zip(weights, grads, strict=True):
+                weight -= 1e-3 * grad.sign()
+    assert history[-1]["vector"] < 0.7 * history[0]["vector"]
+    assert history[-1]["reward"] < 0.7 * history[0]["reward"]
+
+
+def count(parts: dict[str, Any], *names: str) -> int:
+    return sum(weight.numel() for name in names for weight in parts[name].parameters())
+
+
+@pytest.fixture
+def unset_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing the weights of a large model takes longer than counting them; so does loading torch's meta device."""
+    monkeypatch.setattr(nn.init, "trunc_normal_", lambda weight, **_: weight)
+    monkeypatch.setattr(nn.init, "kaiming_uniform_", lambda weight, **_: weight)
+
+
+@pytest.mark.usefixtures("unset_weights")
+@pytest.mark.parametrize(("size", "millions"), [("2023_s", 18), ("2023_m", 37), ("2023_l", 77)])
+def test_the_2023_sizes_have_the_published_number_of_parameters(size: str, millions: int) -> None:
+    """As the first version of DreamerV3's paper (arXiv 2301.04104v1) gives them for S, M and L."""
+    colour = Spaces(obs={"image": Space(shape=(64, 64, 3), dtype="uint8")}, action=EIGHTEEN)
+    parts = world_model("dreamer_v3_2023", colour, size)
+    # Its critic is a second reward head, and its actor a continue head with one output per action.
+    actor = count(parts, "continue_head") + 17 * (composed(f"size={size}").size.units + 1)
+    total = count(parts, *PARTS) + count(parts, "reward_head") + actor
+    assert round(total / 1e6) == millions
+
+
+@pytest.mark.usefixtures("unset_weights")
+def test_the_world_model_of_dreamer_v2_has_twenty_million_parameters() -> None:
+    """As its paper says of the Atari model, which sees gray pictures."""
+    gray = Spaces(obs={"image": Space(shape=(64, 64, 1), dtype="uint8")}, action=EIGHTEEN)
+    assert round(count(world_model("dreamer_v2", gray, "v2"), *PARTS) / 1e6) == 20

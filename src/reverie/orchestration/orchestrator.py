@@ -6,6 +6,7 @@ It knows no algorithm. Everything it remembers is one tree of state, so that a k
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -20,7 +21,9 @@ from reverie.orchestration.progress_meter import ProgressMeter
 from reverie.orchestration.scoreboard import Scoreboard
 from reverie.orchestration.signals import StopSignals
 from reverie.orchestration.stopwatch import Stopwatch
-from reverie.types import Phase, ReverieError, State
+from reverie.orchestration.updating import Update
+from reverie.runtime.capture import Captured, is_capturable
+from reverie.types import Metrics, Phase, ReverieError, State
 
 PREFIXES = {"update_controller": "controller"}
 """Metric prefixes of updating hooks; all others are logged under ``train``."""
@@ -33,16 +36,21 @@ class Orchestrator:
         *,
         phases: tuple[PhaseSpec, ...],
         evaluate_every: int | None,
+        captures_updates: bool,
         checkpoints: CheckpointManager,
         logger: Logger,
         display: Display,
         labels: Mapping[str, str],
     ) -> None:
-        """``labels`` are the names that a person sees: experiment, task and logdir."""
+        """``labels`` are the names that a person sees: experiment, task and logdir.
+
+        ``captures_updates`` needs a CUDA device: each update becomes one CUDA graph.
+        """
         self._parts = parts
         self._workflow = parts.workflow
         self._scheduler = PhaseScheduler(phases)
         self._evaluate_every = evaluate_every
+        self._captures_updates = captures_updates
         self.checkpoints = checkpoints
         self._logger = logger
         self._display = display
@@ -173,8 +181,20 @@ class Orchestrator:
         self._buffer = self._parts.buffers[spec.buffer] if spec.buffer else None
         progress = torch.zeros((), device=self._parts.device)
         self._phase = Phase(name=spec.name, type=spec.type, progress=progress, controller=spec.controller)
-        hooks = [hook for hook in spec.hooks if hook.kind == "update"]
-        self._hooks: dict[HookSpec, Callable[..., Any]] = {hook: getattr(self._workflow, hook.name) for hook in hooks}
+        self._updates = {hook: self._update_function(hook) for hook in spec.hooks if hook.kind == "update"}
+
+    def _update_function(self, hook: HookSpec) -> Callable[[], Metrics]:
+        method = getattr(self._workflow, hook.name)
+        is_captured = self._captures_updates and is_capturable(method)
+        update = Update(
+            hook=method,
+            phase=self._phase,
+            batch=hook.batch,
+            buffer=self._buffer,
+            context_rows=self._workflow.context_rows,
+            measuring=(lambda _: nullcontext()) if is_captured else self._stopwatch.measuring,
+        )
+        return Captured(update, name=hook.name, generators=self._parts.rng.streams) if is_captured else update
 
     def _is_ready(self, hook: HookSpec) -> bool:
         """Whether the buffer of the scheduler's current phase holds enough for the hook's batch."""
@@ -220,19 +240,10 @@ class Orchestrator:
         return result.steps
 
     def _update(self, hook: HookSpec) -> None:
-        if hook.batch is None or self._buffer is None:
-            with self._stopwatch.measuring("update"):
-                result = self._hooks[hook](phase=self._phase)
-        else:
-            with self._stopwatch.measuring("replay"):
-                length = hook.batch.length + self._workflow.context_rows
-                batch = self._buffer.sample(hook.batch.size, length, sampler=hook.batch.sampler)
-            with self._stopwatch.measuring("update"):
-                result = self._hooks[hook](batch, phase=self._phase)
-            if result.write_back is not None:
-                with self._stopwatch.measuring("replay"):
-                    self._buffer.write_back(batch.index, result.write_back)
-        self._logger.add(result.metrics, prefix=PREFIXES.get(hook.name, "train"))
+        update = self._updates[hook]
+        with self._stopwatch.measuring("update") if isinstance(update, Captured) else nullcontext():
+            metrics = update()
+        self._logger.add(metrics, prefix=PREFIXES.get(hook.name, "train"))
 
     def _has_evaluated(self, controller: str | None) -> bool:
         """Evaluate; False when a signal broke it off, which leaves no trace in the run's state."""

@@ -91,7 +91,12 @@ class Dreamer(WorldModelWorkflow):
             actor = self._context.controllers.find(name, Actor)
             exploration = None if isinstance(actor, RandomActor) else self._config.exploration
             self._policies[name] = DreamerPolicy(
-                self._encoder, self._rssm, actor, rngs=self._acting_rngs(), exploration=exploration
+                self._encoder,
+                self._rssm,
+                actor,
+                rngs=self._acting_rngs(),
+                exploration=exploration,
+                precision=self._context.precision,
             )
         return self._policies[name]
 
@@ -112,16 +117,17 @@ class Dreamer(WorldModelWorkflow):
 
     def learned(self, carry: Latent, batch: Batch) -> Learned:
         """The losses of ``batch``, whose first row only leads from ``carry`` to the second."""
-        seen = self._trained_rows(batch)
-        modelled = self._modelled(carry, batch, seen)
-        starts = modelled.latents.detach().flatten()
-        dreamed = self.imagine(horizon=self._config.horizon, starts=starts)
-        judged = self._judged(dreamed, self._live(seen).flatten())
-        losses = modelled.losses | judged.losses
-        replay_returns = None
-        if "replay_value" in self._config.loss_weights:
-            replay_returns = self._replay_returns(seen, judged.returns[:, 0].view_as(seen.reward))
-            losses["replay_value"] = self._replay_value_loss(modelled.latents, seen, replay_returns)
+        seen, precision = self._trained_rows(batch), self._context.precision
+        with precision.applied():
+            modelled = self._modelled(carry, batch, seen)
+        with precision.applied():
+            dreamed = self.imagine(horizon=self._config.horizon, starts=modelled.latents.detach().flatten())
+        with precision.applied():
+            judged = self._judged(dreamed, self._live(seen).flatten())
+            losses, replay_returns = modelled.losses | judged.losses, None
+            if "replay_value" in self._config.loss_weights:
+                replay_returns = self._replay_returns(seen, judged.returns[:, 0].view_as(seen.reward))
+                losses["replay_value"] = self._replay_value_loss(modelled.latents, seen, replay_returns)
         return Learned(modelled=modelled, dreamed=dreamed, judged=judged, replay_returns=replay_returns, losses=losses)
 
     def step(self, learned: Learned, *, progress: Tensor | None = None) -> Metrics:

@@ -12,6 +12,7 @@ from reverie.components.networks.actions import Actor
 from reverie.components.networks.observations import ObservationEncoder
 from reverie.components.representation_learners.latents import Latent
 from reverie.components.representation_learners.state_space_model import StateSpaceModel
+from reverie.runtime.precision import FULL_PRECISION, Precision
 from reverie.types import Carry, Mode, Observation
 
 
@@ -29,9 +30,10 @@ class DreamerPolicy:
         *,
         rngs: Mapping[Mode, Generator] | Mapping[Mode, None],
         exploration: Exploration | None = None,
+        precision: Precision = FULL_PRECISION,
     ) -> None:
         self._encoder, self._rssm, self._actor = encoder, rssm, actor
-        self._rngs = rngs
+        self._rngs, self._precision = rngs, precision
         self._exploration = exploration or Exploration()
         self._exploration.check(actor.space)
 
@@ -44,6 +46,12 @@ class DreamerPolicy:
     @torch.no_grad()
     def act(self, carry: Carry, obs: Observation, *, mode: Mode) -> tuple[Carry, Tensor, dict[str, Tensor]]:
         """The carry holds the action as a vector, the form in which the RSSM reads it."""
+        with self._precision.applied():
+            latent, action = self._latent_and_action(carry, obs, mode)
+        carry = {"deter": latent.deter, "stoch": latent.stoch, "action": self._actor.vector(action)}
+        return carry, action, self._rssm.stored(latent)
+
+    def _latent_and_action(self, carry: Carry, obs: Observation, mode: Mode) -> tuple[Latent, Tensor]:
         rng = self._rngs[mode]
         latents, _ = self._rssm.observe(
             Latent(deter=carry["deter"], stoch=carry["stoch"]),
@@ -53,9 +61,7 @@ class DreamerPolicy:
             rng,
         )
         latent = Latent(deter=latents.deter[:, 0], stoch=latents.stoch[:, 0])
-        action = self._chosen(latent, rng, mode)
-        carry = {"deter": latent.deter, "stoch": latent.stoch, "action": self._actor.vector(action)}
-        return carry, action, self._rssm.stored(latent)
+        return latent, self._chosen(latent, rng, mode)
 
     def _chosen(self, latent: Latent, rng: Generator | None, mode: Mode) -> Tensor:
         is_greedy = mode == "eval" and self._exploration.evaluates_greedily

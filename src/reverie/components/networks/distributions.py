@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cache
 
 import torch
 from torch import Generator, Tensor
@@ -21,23 +21,35 @@ class OneHot:
     def __init__(self, logits: Tensor, *, unimix: float = 0.0) -> None:
         self.logits = logits.float()
         self._unimix = unimix
+        self._probs: Tensor | None = None
+        self._log_probs: Tensor | None = None
 
-    @cached_property
+    @property
     def probs(self) -> Tensor:
-        probs = self.logits.softmax(-1)
-        return torch.add(self._unimix / probs.shape[-1], probs, alpha=1 - self._unimix) if self._unimix else probs
+        if self._probs is None:  # by hand: the compiler stumbles over the lock in functools.cached_property
+            probs, mix = self.logits.softmax(-1), self._unimix
+            self._probs = torch.add(mix / probs.shape[-1], probs, alpha=1 - mix) if mix else probs
+        return self._probs
 
-    @cached_property
+    @property
     def log_probs(self) -> Tensor:
-        return self.probs.log() if self._unimix else self.logits.log_softmax(-1)
+        if self._log_probs is None:
+            self._log_probs = self.probs.log() if self._unimix else self.logits.log_softmax(-1)
+        return self._log_probs
 
     def sample(self, rng: Generator | None) -> Tensor:
         """Class indices; the most likely ones when ``rng`` is None."""
+        shape = (*self.logits.shape[:-1], 1)
+        return self.chosen(None if rng is None else torch.rand(shape, device=self.logits.device, generator=rng))
+
+    def chosen(self, point: Tensor | None) -> Tensor:
+        """The classes at which the probabilities, added up, pass ``point`` [..., 1]; the most likely ones at None."""
         probs = self.probs.detach()
-        if rng is None:
+        if point is None:
             return probs.argmax(-1)
-        point = torch.rand(*probs.shape[:-1], 1, device=probs.device, generator=rng)
-        return (probs @ _running_sum(probs.shape[-1], probs.device) <= point).sum(-1)
+        if torch.compiler.is_compiling():  # the compiler's sum is deterministic and melts into its neighbours
+            return (probs.cumsum(-1)[..., :-1] <= point).sum(-1)
+        return (_full_product(probs, _running_sum(probs.shape[-1], probs.device)) <= point).sum(-1)
 
     def straight_through(self, index: Tensor) -> Tensor:
         """The one-hot of ``index`` whose gradient is that of the probabilities."""
@@ -112,6 +124,14 @@ class Normal:
         return (self.stddev.log() + (_HALF_LOG_TWO_PI + 0.5)).sum(-1)
 
 
+def _full_product(one: Tensor, other: Tensor) -> Tensor:
+    """Sums of probabilities need all their digits, whatever networks compute in."""
+    if not torch.is_autocast_enabled(one.device.type):  # asking is cheap, the context is not
+        return one @ other
+    with torch.autocast(one.device.type, enabled=False):
+        return one @ other
+
+
 @cache
 def _running_sum(classes: int, device: torch.device) -> Tensor:
     """Multiplying by it gives the sums of the first 1 to classes - 1 probabilities.
@@ -146,6 +166,12 @@ def symexp_bins(count: int) -> Tensor:
     half = symexp(torch.linspace(-20, 0, (count + 1) // 2))
     mirrored = -half.flip(0)
     return torch.cat([half, mirrored[1:] if count % 2 else mirrored])
+
+
+def symlog_bins(count: int) -> Tensor:
+    """``count`` values of equal distance from -20 to 20; rounding leaves them exactly symmetric around zero."""
+    bins = torch.linspace(-20, 20, count)
+    return (bins - bins.flip(0)) / 2
 
 
 class TwoHot:

@@ -8,7 +8,15 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from reverie.components.networks.distributions import Binary, Fixed, SymlogTwoHot, TwoHot, UnitNormal, symexp_bins
+from reverie.components.networks.distributions import (
+    Binary,
+    Fixed,
+    SymlogTwoHot,
+    TwoHot,
+    UnitNormal,
+    symexp_bins,
+    symlog_bins,
+)
 from reverie.components.networks.layers import Activation, Mlp, Norm, fan_beside, linear
 from reverie.types import require
 
@@ -72,7 +80,7 @@ class SymlogTwoHotHead(ScalarHead):
         super().__init__()
         self.mlp = Mlp(feature_dim, layers=layers, units=units, norm=norm, activation=activation)
         self.output = linear(units, bins, outscale=outscale, fan=fan_beside(norm))
-        self.register_buffer("bins", torch.linspace(-20, 20, bins), persistent=False)
+        self.register_buffer("bins", symlog_bins(bins), persistent=False)
 
     def forward(self, feature: Tensor) -> SymlogTwoHot:
         return SymlogTwoHot(self.output(self.mlp(feature)), self.bins)

@@ -73,7 +73,7 @@ class NormSilu(nn.Module):
         self.scale = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             return _NormSilu.apply(x, self.scale)
         return F.silu(F.rms_norm(x.float(), self.scale.shape, self.scale, NORM_EPSILON)).to(x.dtype)
 

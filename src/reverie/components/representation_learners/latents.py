@@ -63,8 +63,12 @@ class LatentKind(Protocol):
 
     def distribution(self, parameters: Tensor) -> VariableDistribution: ...
 
-    def sample(self, parameters: Tensor, rng: Generator | None) -> Tensor:
-        """Values with gradients to ``parameters``; the most likely ones when ``rng`` is None."""
+    def noise(self, shape: tuple[int, ...], device: torch.device, rng: Generator | None) -> Tensor | None:
+        """What latents of this leading shape are drawn with; None without ``rng``."""
+        ...
+
+    def sample(self, parameters: Tensor, noise: Tensor | None) -> Tensor:
+        """Values with gradients to ``parameters``; the most likely ones when ``noise`` is None."""
         ...
 
     def kl(self, posterior: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,9 +107,12 @@ class CategoricalLatents:
     def distribution(self, parameters: Tensor) -> OneHot:
         return OneHot(parameters, unimix=self.unimix)
 
-    def sample(self, parameters: Tensor, rng: Generator | None) -> Tensor:
+    def noise(self, shape: tuple[int, ...], device: torch.device, rng: Generator | None) -> Tensor | None:
+        return None if rng is None else torch.rand(*shape, self.stoch, 1, device=device, generator=rng)
+
+    def sample(self, parameters: Tensor, noise: Tensor | None) -> Tensor:
         distribution = self.distribution(parameters)
-        return distribution.straight_through(distribution.sample(rng))
+        return distribution.straight_through(distribution.chosen(noise))
 
     def kl(self, posterior: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
         return kl_divergence(self.distribution(posterior), self.distribution(prior))
@@ -140,12 +147,12 @@ class GaussianLatents:
         mean, raw = parameters.float().split(1, -1)
         return Normal(mean, F.softplus(raw) + self.min_stddev)
 
-    def sample(self, parameters: Tensor, rng: Generator | None) -> Tensor:
+    def noise(self, shape: tuple[int, ...], device: torch.device, rng: Generator | None) -> Tensor | None:
+        return None if rng is None else torch.randn(*shape, self.stoch, 1, device=device, generator=rng)
+
+    def sample(self, parameters: Tensor, noise: Tensor | None) -> Tensor:
         distribution = self.distribution(parameters)
-        if rng is None:
-            return distribution.mean
-        noise = torch.randn(distribution.mean.shape, device=parameters.device, generator=rng)
-        return distribution.mean + distribution.stddev * noise
+        return distribution.mean if noise is None else distribution.mean + distribution.stddev * noise
 
     def kl(self, posterior: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
         return normal_kl_divergence(self.distribution(posterior), self.distribution(prior))

@@ -55,8 +55,8 @@ class Rssm(StateSpaceModel):
         inputs = torch.cat([self.read_deter(latent.deter), self.read_stoch(latent.stoch_vector), action_input], -1)
         inputs_NGI = inputs.unsqueeze(-2).expand(-1, self._blocks, -1)
         old_NGD = latent.deter.unflatten(-1, (self._blocks, -1))
-        x_NGI = torch.cat([old_NGD, inputs_NGI], -1)
+        x_NGI = torch.cat([old_NGD.to(inputs.dtype), inputs_NGI], -1)
         for layer, norm in zip(self.dynamics, self.dynamics_norms, strict=True):
             x_NGI = norm(layer(x_NGI).flatten(-2)).unflatten(-1, (self._blocks, -1))
         # Each block has its own three gates: the split is inside the block, not across the whole vector.
-        return gated(old_NGD, self.gates(x_NGI)).flatten(-2)
+        return gated(old_NGD, self.gates(x_NGI).to(old_NGD.dtype)).flatten(-2)

@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from reverie.components.representation_learners.latents import Latent, LatentKind, VariableDistribution
+from reverie.runtime.compilation import compiled_step
 
 
 class StateSpaceModel(nn.Module, ABC):
@@ -66,22 +67,54 @@ class StateSpaceModel(nn.Module, ABC):
         keep_BT1 = (~is_first_BT).unsqueeze(-1).to(carry.deter.dtype)
         # Whatever does not depend on the recurrence is computed for all steps at once.
         action_BTD = self._action_input(_bounded(action_BTA) * keep_BT1)
+        size, length = is_first_BT.shape
+        noise_TB = self._latents.noise((length, size), carry.deter.device, rng)
+        noises = [None] * length if noise_TB is None else noise_TB.unbind(0)
         start = self._learned_start()
+        begin = (None, None) if start is None else (start.deter, start.stoch)
+        deter, stoch = carry.deter, carry.stoch
         deters, stochs, posteriors = [], [], []
-        steps = zip(tokens_BTD.unbind(1), action_BTD.unbind(1), keep_BT1.unbind(1), strict=True)
-        for tokens, action, keep in steps:
-            deter = self._core(_begun_again(carry, keep, start), action)
-            posterior = self._posterior(deter, tokens)
-            carry = Latent(deter=deter, stoch=self._latents.sample(posterior, rng))
+        steps = zip(tokens_BTD.unbind(1), action_BTD.unbind(1), keep_BT1.unbind(1), noises, strict=True)
+        for step in steps:
+            deter, stoch, posterior = self._observed(deter, stoch, *step, *begin)
             deters.append(deter)
-            stochs.append(carry.stoch)
+            stochs.append(stoch)
             posteriors.append(posterior)
         return Latent(deter=torch.stack(deters, 1), stoch=torch.stack(stochs, 1)), torch.stack(posteriors, 1)
 
+    @compiled_step
+    def _observed(
+        self,
+        deter: Tensor,
+        stoch: Tensor,
+        tokens: Tensor,
+        action_input: Tensor,
+        keep_N1: Tensor,
+        noise: Tensor | None,
+        start_deter: Tensor | None,
+        start_stoch: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """One step with an observation. Rows whose ``keep`` is 0 begin an episode."""
+        keep_N11 = keep_N1.unsqueeze(-1)
+        deter, stoch = deter * keep_N1, stoch * keep_N11
+        if start_deter is not None:
+            deter = deter + start_deter * (1 - keep_N1)
+        if start_stoch is not None:
+            stoch = stoch + start_stoch * (1 - keep_N11)
+        deter = self._core(Latent(deter=deter, stoch=stoch), action_input)
+        posterior = self._posterior(deter, tokens)
+        return deter, self._latents.sample(posterior, noise), posterior
+
     def imagine(self, latent: Latent, action: Tensor, rng: Generator | None) -> Latent:
         """One step without an observation."""
-        deter = self._core(latent, self._action_input(_bounded(action)))
-        return Latent(deter=deter, stoch=self._latents.sample(self.prior(deter), rng))
+        noise = self._latents.noise(tuple(latent.deter.shape[:-1]), latent.deter.device, rng)
+        deter, stoch = self._imagined(latent.deter, latent.stoch, action, noise)
+        return Latent(deter=deter, stoch=stoch)
+
+    @compiled_step
+    def _imagined(self, deter: Tensor, stoch: Tensor, action: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        deter = self._core(Latent(deter=deter, stoch=stoch), self._action_input(_bounded(action)))
+        return deter, self._latents.sample(self.prior(deter), noise)
 
     def kl(self, posterior: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
         """(dynamics, representation): the prior moves towards the posterior, and the posterior towards the prior.
@@ -100,15 +133,6 @@ class StateSpaceModel(nn.Module, ABC):
 
     def restored(self, stored: Mapping[str, Tensor]) -> Latent:
         return Latent(deter=stored["deter"].float(), stoch=self._latents.restored(stored["stoch"]))
-
-
-def _begun_again(latent: Latent, keep_N1: Tensor, start: Latent | None) -> Latent:
-    """Rows whose ``keep`` is 0 begin an episode."""
-    keep_N11 = keep_N1.unsqueeze(-1)
-    deter, stoch = latent.deter * keep_N1, latent.stoch * keep_N11
-    if start is not None:
-        deter, stoch = deter + start.deter * (1 - keep_N1), stoch + start.stoch * (1 - keep_N11)
-    return Latent(deter=deter, stoch=stoch)
 
 
 def _bounded(action: Tensor) -> Tensor:
