@@ -307,8 +307,9 @@ def test_the_phases_shown_in_the_guide_parse() -> None:
     assert shown
 
 
-def test_documented_metrics_are_those_of_an_update() -> None:
-    config = composed(["size=debug", "buffer.replay.capacity=1000"])
+def updated_metrics(*overrides: str) -> set[str]:
+    """The names of what an update of the default experiment says."""
+    config = composed(["size=debug", "buffer.replay.capacity=1000", *overrides])
     OmegaConf.set_struct(config, False)
     parts = build.assemble(config, device=torch.device("cpu"), allow=None)
     phase = Phase(name="learn", type="online", progress=torch.zeros(()))
@@ -317,4 +318,14 @@ def test_documented_metrics_are_those_of_an_update() -> None:
     batch = parts.buffers["replay"].sample(2, 4 + parts.workflow.context_rows, sampler="uniform")
     assert isinstance(parts.workflow, Dreamer)
     result = parts.workflow.update(batch, phase=phase)
-    assert {f"train/{name}" for name in result.metrics} == set(first_cells(DREAMER, "metric"))
+    return {f"train/{name}" for name in result.metrics}
+
+
+def test_documented_metrics_are_those_of_an_update() -> None:
+    assert updated_metrics() == set(first_cells(DREAMER, "metric"))
+
+
+@pytest.mark.parametrize("form", ["v2", "v3_2023"])
+def test_documented_metrics_of_other_forms(form: str) -> None:
+    found = updated_metrics(*(f"{group}=dreamer_{form}" for group in ("components", "controller", "workflow")))
+    assert found - set(first_cells(DREAMER, "metric")) == set(first_cells(DREAMER, "extra metric"))
