@@ -1,4 +1,4 @@
-"""An update whose loss or gradient is not finite changes nothing, bit for bit, and says so without asking the device."""
+"""An update whose loss or gradient is not finite changes nothing, bit for bit, and asks the device nothing."""
 
 from __future__ import annotations
 

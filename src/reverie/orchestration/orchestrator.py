@@ -5,7 +5,7 @@ It knows no algorithm. Everything it remembers is one tree of state, so that a k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ from reverie.orchestration.progress_meter import ProgressMeter
 from reverie.orchestration.scoreboard import Scoreboard
 from reverie.orchestration.signals import StopSignals
 from reverie.orchestration.stopwatch import Stopwatch
+from reverie.orchestration.update_guard import UpdateGuard
+from reverie.orchestration.updater import Updater
 from reverie.types import Phase, ReverieError, State
 
 PREFIXES = {"update_controller": "controller"}
@@ -36,6 +38,7 @@ class Orchestrator:
         checkpoints: CheckpointManager,
         logger: Logger,
         display: Display,
+        guard: UpdateGuard,
         labels: Mapping[str, str],
     ) -> None:
         """``labels`` are the names that a person sees: experiment, task and logdir."""
@@ -48,6 +51,8 @@ class Orchestrator:
         self._display = display
         self.labels = labels
         self._stopwatch = Stopwatch()
+        self._guard = guard
+        self._updater = Updater(parts.workflow, guard, self._stopwatch)
         self.scoreboard = Scoreboard()
         self._actions = 0
         self._evaluated_at = 0
@@ -160,6 +165,7 @@ class Orchestrator:
             "evaluator": self._parts.evaluator,
             "random_streams": self._parts.rng,
             "scoreboard": self.scoreboard,
+            "skipped_updates": self._guard,
             "checkpoints": self.checkpoints,
             "logger": self._logger,
         }
@@ -173,8 +179,6 @@ class Orchestrator:
         self._buffer = self._parts.buffers[spec.buffer] if spec.buffer else None
         progress = torch.zeros((), device=self._parts.device)
         self._phase = Phase(name=spec.name, type=spec.type, progress=progress, controller=spec.controller)
-        hooks = [hook for hook in spec.hooks if hook.kind == "update"]
-        self._hooks: dict[HookSpec, Callable[..., Any]] = {hook: getattr(self._workflow, hook.name) for hook in hooks}
 
     def _is_ready(self, hook: HookSpec) -> bool:
         """Whether the buffer of the scheduler's current phase holds enough for the hook's batch."""
@@ -220,19 +224,8 @@ class Orchestrator:
         return result.steps
 
     def _update(self, hook: HookSpec) -> None:
-        if hook.batch is None or self._buffer is None:
-            with self._stopwatch.measuring("update"):
-                result = self._hooks[hook](phase=self._phase)
-        else:
-            with self._stopwatch.measuring("replay"):
-                length = hook.batch.length + self._workflow.context_rows
-                batch = self._buffer.sample(hook.batch.size, length, sampler=hook.batch.sampler)
-            with self._stopwatch.measuring("update"):
-                result = self._hooks[hook](batch, phase=self._phase)
-            if result.write_back is not None:
-                with self._stopwatch.measuring("replay"):
-                    self._buffer.write_back(batch.index, result.write_back)
-        self._logger.add(result.metrics, prefix=PREFIXES.get(hook.name, "train"))
+        metrics = self._updater.update(hook, self._buffer, self._phase, self.counters())
+        self._logger.add(metrics, prefix=PREFIXES.get(hook.name, "train"))
 
     def _has_evaluated(self, controller: str | None) -> bool:
         """Evaluate; False when a signal broke it off, which leaves no trace in the run's state."""
@@ -286,7 +279,8 @@ class Orchestrator:
         env, means = self._parts.train_env, self.scoreboard.mean_scores.means()
         scores = {f"collect/{name}": value for name, value in {**means, **env.summary(means)}.items()}
         deaths = {"collect/simulator_deaths": float(env.deaths)} if env.deaths else {}
-        return scores | deaths | {f"time/{kind}": share for kind, share in self._stopwatch.shares().items()}
+        skipped = {"train/skipped_updates": float(self._guard.total())} if self._guard.has_counted else {}
+        return scores | deaths | skipped | {f"time/{kind}": share for kind, share in self._stopwatch.shares().items()}
 
     def _show(self, *, is_last: bool = False) -> None:
         progress = self._meter.progress(

@@ -1,7 +1,7 @@
 """Whether numbers are finite, asked and answered on the device: nothing here makes the host wait.
 
 Whoever moves weights asks ``all_finite`` first and then writes with ``replace_where``, so that an update whose loss or
-gradient is not finite leaves every bit as it was. A captured graph takes the same path each time; only the flag differs.
+gradient is not finite leaves every bit as it was. A captured graph takes the same path each time; only the flag varies.
 """
 
 from __future__ import annotations
