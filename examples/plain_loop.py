@@ -30,7 +30,7 @@ def trained(overrides: list[str]) -> tuple[DreamerV3, Metrics]:
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         config = compose("config", overrides)
     OmegaConf.set_struct(config, False)  # `assemble` fills in what the environment looks like
-    prepare_torch(RuntimeConfig(**config.runtime))
+    prepare_torch(RuntimeConfig(**config.runtime), torch.device("cpu"))
     parts = assemble(
         config, device=chosen_device(config.experiment.device), allow=None
     )  # configuration in, objects out

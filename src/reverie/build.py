@@ -28,6 +28,8 @@ from reverie.orchestration.orchestrator import Orchestrator
 from reverie.orchestration.parts import Parts
 from reverie.orchestration.phases import PhaseSpec, parse_phases
 from reverie.orchestration.update_guard import UpdateGuard
+from reverie.runtime.device import RuntimeConfig
+from reverie.runtime.precision import Precision
 from reverie.runtime.rng import RandomStreams, derived_seed
 from reverie.targets import located
 from reverie.types import ReverieError, Space, Spaces, require
@@ -87,10 +89,14 @@ class SizeConfig:
     depth: int
     units: int
     bins: int
+    layers: int | None = None
+    """Of the heads, where a size has a say in it (the 2023 form of DreamerV3); null leaves it to the components."""
+    vector_units: int | None = None
+    """Of the layers that read and reconstruct vectors, in the same case; null makes them like the others."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if value < 1:
+            if value is not None and value < 1:
                 raise ReverieError(f"`size.{name}` must be at least 1, got {value}.")
         if self.deter % self.blocks:
             raise ReverieError(f"`size.deter` ({self.deter}) must be a multiple of `size.blocks` ({self.blocks}).")
@@ -225,6 +231,7 @@ def assemble_workflow(
         controllers=ControllerManager(_instances(config, "controller", allow)),
         optimizers=_instances(config, "optimizers", allow),
         rng=rng,
+        precision=Precision(section(RuntimeConfig, config.runtime, path="runtime").precision, device),
     )
     workflow = _workflow(plain(config.workflow), allow=allow)
     workflow.initialize(context)
@@ -240,6 +247,7 @@ def assemble_orchestrator(config: DictConfig, parts: Parts, *, folder: Path, dis
     logging = section(LoggingConfig, config.logging, path="logging")
     checkpoint = section(CheckpointConfig, config.checkpoint, path="checkpoint")
     training = section(TrainingConfig, config.training, path="training")
+    runtime = section(RuntimeConfig, config.runtime, path="runtime")
     resolved = plain(config)
     guard = UpdateGuard(
         parts.workflow,
@@ -253,6 +261,7 @@ def assemble_orchestrator(config: DictConfig, parts: Parts, *, folder: Path, dis
         parts,
         phases=phases_of(config),
         evaluate_every=section(EvaluationConfig, config.evaluation, path="evaluation").every_steps,
+        captures_updates=runtime.captures_updates and parts.device.type == "cuda",
         checkpoints=CheckpointManager(folder, config=checkpoint, say=display.say),
         logger=Logger(folder, config=logging, sinks=make_sinks(folder, config=logging, run_config=resolved)),
         display=display,

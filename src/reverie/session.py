@@ -73,8 +73,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Scores of the agent in ``run``. The folder is only read."""
     config = DictConfig(_stored_config(run, allow))
-    prepare_torch(section(RuntimeConfig, config.runtime, path="runtime"))
     device = chosen_device("auto")  # the run may have been trained on a machine with other devices
+    prepare_torch(section(RuntimeConfig, config.runtime, path="runtime"), device)
     episodes = episodes or section(EvaluationConfig, config.evaluation, path="evaluation").episodes
     seed = section(ExperimentConfig, config.experiment, path="experiment").seed if seed is None else seed
     env = evaluation_environment(config, episodes=episodes, allow=allow)
@@ -117,8 +117,9 @@ def _run(config: DictConfig, path: Path | None, *, allow: Allow) -> int:
     experiment = section(ExperimentConfig, config.experiment, path="experiment")
     check_sinks(section(LoggingConfig, config.logging, path="logging"))
     section(CheckpointConfig, config.checkpoint, path="checkpoint")
-    prepare_torch(section(RuntimeConfig, config.runtime, path="runtime"))
-    parts = assemble(config, device=chosen_device(experiment.device), allow=allow)
+    device = chosen_device(experiment.device)
+    prepare_torch(section(RuntimeConfig, config.runtime, path="runtime"), device)
+    parts = assemble(config, device=device, allow=allow)
     with closing(parts):
         return _run_with(parts, config, path, experiment=experiment)
 

@@ -104,7 +104,7 @@ def test_every_experiment_runs_a_few_steps(experiment: str, runtime: str, tmp_pa
         "evaluation.every_steps=null",
         "evaluation.episodes=1",
     )
-    prepare_torch(RuntimeConfig(**plain(config.runtime)))
+    prepare_torch(RuntimeConfig(**plain(config.runtime)), torch.device("cpu"))
     parts = assemble(config, device=CPU, allow=None)
     orchestrator = assemble_orchestrator(config, parts, folder=tmp_path, display=make_display())
     orchestrator.begin()

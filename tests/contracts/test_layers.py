@@ -14,7 +14,18 @@ PACKAGE = Path(reverie.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = (
-    ("cli", "commands", "session", "build", "configuration", "targets", "node_walk", "signatures", "__main__"),
+    (
+        "cli",
+        "commands",
+        "session",
+        "rehearsal",
+        "build",
+        "configuration",
+        "targets",
+        "node_walk",
+        "signatures",
+        "__main__",
+    ),
     ("viewer", "interop"),
     ("orchestration",),
     ("workflows",),

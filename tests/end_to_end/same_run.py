@@ -44,12 +44,12 @@ SMALL_RUN = (
 
 def differences(one: Path, other: Path) -> list[str]:
     """Where two runs are not the same, in words; empty when their last checkpoints, replay and metrics agree."""
-    found = [f"metrics: {place}" for place in _unlike(metric_lines(one), metric_lines(other), "line")]
+    found = [f"metrics: {place}" for place in unlike(metric_lines(one), metric_lines(other), "line")]
     (first, first_rows), (second, second_rows) = _last(one), _last(other)
     if first.name != second.name:
         found.append(f"last checkpoint: {first.name} and {second.name}")
-    found += [f"state: {place}" for place in _unlike(_lasting(first.state), _lasting(second.state), "")]
-    return found + [f"replay: {place}" for place in _unlike(first_rows, second_rows, "")]
+    found += [f"state: {place}" for place in unlike(_lasting(first.state), _lasting(second.state), "")]
+    return found + [f"replay: {place}" for place in unlike(first_rows, second_rows, "")]
 
 
 def replay_files(run: Path) -> dict[str, bytes]:
@@ -113,23 +113,27 @@ def _last(run: Path) -> tuple[Loaded, State]:
     return loaded, rows
 
 
-def _unlike(one: Any, other: Any, path: str) -> list[str]:
+def unlike(one: Any, other: Any, path: str) -> list[str]:
     """The places where two trees differ, every tensor and array compared bit by bit."""
     if isinstance(one, dict) and isinstance(other, dict):
         missing = [f"{path}/{key} is on one side only" for key in one.keys() ^ other.keys()]
         shared = [key for key in one if key in other]
-        return missing + [place for key in shared for place in _unlike(one[key], other[key], f"{path}/{key}")]
+        return missing + [place for key in shared for place in unlike(one[key], other[key], f"{path}/{key}")]
     if isinstance(one, list) and isinstance(other, list):
         length = [] if len(one) == len(other) else [f"{path} has {len(one)} and {len(other)} items"]
         pairs = enumerate(zip(one, other, strict=False))
-        return length + [place for index, pair in pairs for place in _unlike(*pair, f"{path} {index}")]
+        return length + [place for index, pair in pairs for place in unlike(*pair, f"{path} {index}")]
     return [] if _bits(one) == _bits(other) else [f"{path}: {one!r:.60} and {other!r:.60}"]
 
 
 def _bits(value: Any) -> object:
     """NaN equals NaN here, and 0.0 does not equal -0.0."""
     if isinstance(value, torch.Tensor):
-        return str(value.dtype), tuple(value.shape), value.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        return (
+            str(value.dtype),
+            tuple(value.shape),
+            value.contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes(),
+        )
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.shape, value.tobytes()
     return type(value), repr(value)

@@ -20,7 +20,7 @@ PHASE = "training.phases.0"
         ("workflow.discount_horizon=0", "`workflow.discount_horizon` must be at least 2"),
         ("~workflow.loss_weights.policy", "`workflow.loss_weights` must have the keys"),
         ("components.return_scale.low_quantile=2", "low_quantile"),
-        ("components.decoder.layers=0", "layers"),
+        ("components.decoder.vectors.layers=0", "layers"),
         ("controller.actor.unimix=1.5", "unimix"),
         ("optimizers.model.learning_rate=-1", "learning_rate"),
         ("training.batch_length=1", "batch.length must be at least 2"),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from reverie.build import assemble_workflow
 from reverie.commands.catalogue import CONFIGS
-from reverie.components.controllers.dreamer import restored_latent
+from reverie.components.representation_learners.latents import Latent
 from reverie.runtime.rng import RandomStreams
 from reverie.types import Batch, Phase, RowIndex, Space, Spaces
 from reverie.workflows.dreamer import DreamerV3, without_context
@@ -49,10 +49,14 @@ def shaken_dreamer(*overrides: str, size: float = 0.5, spaces: Spaces = SPACES) 
     return workflow
 
 
+def first_latent(workflow: DreamerV3, batch: Batch) -> Latent:
+    """What is stored with the first row of ``batch``."""
+    return workflow._rssm.restored({key: value[:, 0] for key, value in batch.stored.items()})
+
+
 def modelled(workflow: DreamerV3, batch: Batch) -> Modelled:
     """What the world model makes of ``batch``, from the latents stored with its first row."""
-    carry = restored_latent({key: value[:, 0] for key, value in batch.stored.items()}, 4)
-    return workflow._modelled(carry, batch, without_context(batch))
+    return workflow._modelled(first_latent(workflow, batch), batch, without_context(batch))
 
 
 def phase() -> Phase:

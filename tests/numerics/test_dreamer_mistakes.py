@@ -10,18 +10,29 @@ from typing import Any
 
 import pytest
 import torch
-from small_dreamer import CPU, SPACES, composed, modelled, phase, shaken_dreamer, small_dreamer, synthetic_batch, values
+from small_dreamer import (
+    CPU,
+    SPACES,
+    composed,
+    first_latent,
+    modelled,
+    phase,
+    shaken_dreamer,
+    small_dreamer,
+    synthetic_batch,
+    values,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from reverie.buffers.world_model_sequence import WorldModelSequenceBuffer
 from reverie.build import assemble, assemble_orchestrator
-from reverie.components.controllers.dreamer import restored_latent
 from reverie.components.controllers.return_scale import ReturnScale
 from reverie.components.networks.distributions import TwoHot, symexp_bins
 from reverie.components.networks.layers import BlockLinear, NormSilu
 from reverie.components.networks.symlog import symlog
-from reverie.components.representation_learners.rssm import Latent, Rssm
+from reverie.components.representation_learners.latents import Latent
+from reverie.components.representation_learners.rssm import Rssm
 from reverie.orchestration.display import make_display
 from reverie.orchestration.logger import Counters
 from reverie.runtime.optimizer import LaProp
@@ -136,7 +147,7 @@ def test_free_nats_clip_each_state_and_not_the_mean() -> None:
 
 def observed(workflow: DreamerV3, batch: Batch) -> tuple[Latent, Tensor]:
     seen = without_context(batch)
-    carry = restored_latent({key: value[:, 0] for key, value in batch.stored.items()}, 4)
+    carry = first_latent(workflow, batch)
     action = F.one_hot(batch.action[:, :-1], 3).float()
     return workflow._rssm.observe(carry, workflow._encoder(seen.obs), action, seen.is_first, None)
 
@@ -232,13 +243,15 @@ def reset_on_the_old_state(outputs: Tensor, old: Tensor) -> Tensor:
 
 def test_gates_are_split_inside_each_block_with_the_update_bias_and_the_reset_on_the_candidate() -> None:
     workflow = shaken_dreamer()
-    latent = restored_latent({key: value[:, 0] for key, value in synthetic_batch().stored.items()}, 4)
+    latent = first_latent(workflow, synthetic_batch())
     action = F.one_hot(torch.tensor([0, 1, 2, 0]), 3).float()
-    ours = workflow._rssm.imagine(latent, action, None).deter
-    right = core_step(workflow._rssm, latent, action, lambda outputs, old: gated(*by_block(outputs), old))
+    rssm = workflow._rssm
+    assert isinstance(rssm, Rssm)
+    ours = rssm.imagine(latent, action, None).deter
+    right = core_step(rssm, latent, action, lambda outputs, old: gated(*by_block(outputs), old))
     torch.testing.assert_close(ours, right)
     for wrong in (flat_split, without_update_bias, reset_on_the_old_state):
-        assert differs(ours, core_step(workflow._rssm, latent, action, wrong)), wrong.__name__
+        assert differs(ours, core_step(rssm, latent, action, wrong)), wrong.__name__
 
 
 # 5

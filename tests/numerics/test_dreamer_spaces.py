@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from small_dreamer import CPU, phase, shaken_dreamer, small_dreamer, synthetic_batch
+from small_dreamer import CPU, first_latent, phase, shaken_dreamer, small_dreamer, synthetic_batch
 
-from reverie.components.controllers.dreamer import restored_latent
 from reverie.components.networks.actions import ActionHead
 from reverie.interop.dreamer_v3 import load_parameters, parameters, train_step
 from reverie.types import Observation, Space, Spaces
@@ -114,7 +113,7 @@ def test_the_comparison_runs_the_workflow_s_own_update(obs: str, action: str) ->
     assert order != sorted(order)
     params = parameters(workflow, image_keys=order)
     batch = synthetic_batch(spaces=spaces, size=2)
-    carry = restored_latent({key: value[:, 0] for key, value in batch.stored.items()}, 4)
+    carry = first_latent(workflow, batch)
     data = {f"data/{key}": value.numpy() for key, value in batch.obs.items()}
     data |= {f"data/{key}": getattr(batch, key).numpy() for key in ("reward", "is_first", "is_last", "is_terminal")}
     stoch = torch.nn.functional.one_hot(batch.stored["stoch"].long(), 4).float()

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from small_dreamer import phase, shaken_dreamer, small_dreamer, synthetic_batch
+from small_dreamer import first_latent, phase, shaken_dreamer, small_dreamer, synthetic_batch
 from torch import Tensor
 
-from reverie.components.controllers.dreamer import restored_latent
 from reverie.components.networks.symlog import symexp
 from reverie.types import ReverieError
 from reverie.workflows.base import weighted_sum
@@ -35,8 +34,7 @@ WORLD_MODEL = ("encoder", "representation_learner", "decoder", "reward_head", "c
 def losses_of(workflow: DreamerV3) -> dict[str, Tensor]:
     """The losses of one update, with their graphs."""
     batch = synthetic_batch()
-    carry = restored_latent({key: value[:, 0] for key, value in batch.stored.items()}, 4)
-    return workflow.learned(carry, batch).losses
+    return workflow.learned(first_latent(workflow, batch), batch).losses
 
 
 def reached(workflow: DreamerV3, loss: Tensor) -> set[str]:

@@ -36,7 +36,7 @@ def spoil_latent(_: DreamerV3, batch: Batch) -> None:
 
 def spoil_weight(workflow: DreamerV3, _: Batch) -> None:
     with torch.no_grad():
-        workflow._critic.slow.output.weight[0, 3] = NAN
+        workflow._critic.get_parameter("slow.output.weight")[0, 3] = NAN
 
 
 def spoil_memory(workflow: DreamerV3, _: Batch) -> None:
@@ -47,15 +47,17 @@ def spoil_memory(workflow: DreamerV3, _: Batch) -> None:
 
 def spoil_layer(workflow: DreamerV3, _: Batch) -> None:
     with torch.no_grad():
-        workflow._reward_head.output.weight.fill_(3e38)  # finite, but its products are not
+        workflow._reward_head.get_parameter("output.weight").fill_(3e38)  # finite, but its products are not
 
 
 def spoil_gradient(workflow: DreamerV3, _: Batch) -> None:
-    workflow._actor.mlp.linears[0].weight.register_hook(lambda gradient: gradient * NAN)
+    workflow._actor.get_parameter("mlp.linears.0.weight").register_hook(lambda gradient: gradient * NAN)
 
 
 def spoil_norm(workflow: DreamerV3, _: Batch) -> None:
-    workflow._actor.mlp.linears[0].weight.register_hook(lambda gradient: torch.full_like(gradient, 1e30))
+    workflow._actor.get_parameter("mlp.linears.0.weight").register_hook(
+        lambda gradient: torch.full_like(gradient, 1e30)
+    )
 
 
 CASES = {
@@ -86,9 +88,7 @@ def test_the_innermost_module_is_named() -> None:
 def spoil_square(workflow: DreamerV3, _: Batch) -> None:
     """The decoder's prediction is finite, and its squared error is not."""
     with torch.no_grad():
-        next(module for name, module in workflow._decoder.named_modules() if name.endswith("outputs.0")).weight.fill_(
-            1e25
-        )
+        workflow._decoder.get_parameter("vectors.outputs.0.weight").fill_(1e25)
 
 
 def test_a_loss_is_named_when_all_that_modules_give_is_finite() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import partial
+
 import pytest
 import torch
 from reference import GRADIENT, arrays, assert_gradients, assert_near, parameters
 from torch import Tensor
 
 from reverie.components.networks.distributions import ImageMse, OneHot, SymlogMse
+from reverie.components.networks.images import ImageDecoder, ImageEncoder
 from reverie.components.networks.observations import ObservationDecoder, ObservationEncoder
+from reverie.components.networks.vectors import VectorDecoder, VectorEncoder
 from reverie.components.representation_learners.identity import Identity
 from reverie.interop.dreamer_v3_names import decoder_links, encoder_links
 from reverie.interop.links import load
@@ -22,9 +27,35 @@ SPACES = {
 VECTORS = {key: SPACES[key] for key in ("vector", "count")}
 
 
+def small_encoder(
+    spaces: Mapping[str, Space], keys: Sequence[str] = (".*",), *, layers: int = 1, units: int = 4, depth: int = 2
+) -> ObservationEncoder:
+    vectors, images = partial(VectorEncoder, layers=layers, units=units), partial(ImageEncoder, depth=depth)
+    return ObservationEncoder(spaces=spaces, keys=keys, vectors=vectors, images=images)
+
+
+def small_decoder(
+    spaces: Mapping[str, Space],
+    keys: Sequence[str] = (".*",),
+    *,
+    dims: tuple[int, int],
+    layers: int = 1,
+    units: int = 4,
+    depth: int = 2,
+) -> ObservationDecoder:
+    return ObservationDecoder(
+        spaces=spaces,
+        keys=keys,
+        deter_dim=dims[0],
+        stoch_dim=dims[1],
+        vectors=partial(VectorDecoder, layers=layers, units=units),
+        images=partial(ImageDecoder, units=units, depth=depth),
+    )
+
+
 def encoder(*keys: str) -> ObservationEncoder:
     """With the parameters of the fixture, as far as the keys need them."""
-    made = ObservationEncoder(spaces=SPACES, keys=keys, layers=3, units=16, depth=4)
+    made = small_encoder(SPACES, keys, layers=3, units=16, depth=4)
     links = encoder_links(made)
     given = parameters("encoder")
     load(links, {link.name: given[link.name] for link in links})
@@ -32,7 +63,7 @@ def encoder(*keys: str) -> ObservationEncoder:
 
 
 def decoder(*keys: str) -> ObservationDecoder:
-    made = ObservationDecoder(spaces=SPACES, keys=keys, deter_dim=64, stoch_dim=24, layers=3, units=16, depth=4)
+    made = small_decoder(SPACES, keys, dims=(64, 24), layers=3, units=16, depth=4)
     links = decoder_links(made)
     given = parameters("decoder")
     load(links, {link.name: given[link.name] for link in links})
@@ -102,12 +133,12 @@ def test_several_pictures_are_joined_in_the_order_of_their_keys() -> None:
         "b": torch.randint(256, (2, 32, 48, 1), generator=generator, dtype=torch.uint8),
         "a": torch.randint(256, (2, 32, 48, 3), generator=generator, dtype=torch.uint8),
     }
-    made = ObservationEncoder(spaces={"b": two, "a": one}, layers=1, units=4, depth=2)
-    joined = ObservationEncoder(spaces={"all": Space(shape=(32, 48, 4), dtype="uint8")}, layers=1, units=4, depth=2)
+    made = small_encoder({"b": two, "a": one})
+    joined = small_encoder({"all": Space(shape=(32, 48, 4), dtype="uint8")})
     joined.load_state_dict(made.state_dict())
     assert made.dims() == {"token_dim": 2 * 3 * 8}
     assert torch.equal(made(seen), joined({"all": torch.cat([seen["a"], seen["b"]], -1)}))
-    decoder = ObservationDecoder(spaces={"b": two, "a": one}, deter_dim=8, stoch_dim=6, layers=1, units=4, depth=2)
+    decoder = small_decoder({"b": two, "a": one}, dims=(8, 6))
     decoded = decoder(torch.randn(2, 8, generator=generator), torch.randn(2, 6, generator=generator))
     assert {key: tuple(value.mean().shape) for key, value in decoded.items() if isinstance(value, ImageMse)} == {
         "a": (2, 32, 48, 3),
@@ -132,7 +163,7 @@ def test_several_pictures_are_joined_in_the_order_of_their_keys() -> None:
 )
 def test_what_cannot_be_read_is_refused(spaces: dict[str, Space], keys: list[str], complaint: str) -> None:
     with pytest.raises(ReverieError, match=complaint):
-        ObservationEncoder(spaces=spaces, keys=keys, layers=1, units=4, depth=2)
+        small_encoder(spaces, keys)
 
 
 def test_identity_concatenates_sorted_keys_and_learns_nothing() -> None:

@@ -10,7 +10,8 @@ from reference import GRADIENT, arrays, assert_gradients, assert_near, parameter
 from torch import Tensor
 from torch.nn import functional as F
 
-from reverie.components.representation_learners.rssm import Latent, Rssm
+from reverie.components.representation_learners.latents import CategoricalLatents, Latent
+from reverie.components.representation_learners.rssm import Rssm
 from reverie.interop.dreamer_v3_names import rssm_links
 from reverie.interop.links import load
 
@@ -26,8 +27,7 @@ def model(name: str) -> Rssm:
         action_dim=file["core/action"].shape[-1],
         deter=file["carry/deter"].shape[-1],
         hidden=file["param/dyn/dynin0/bias"].shape[0],
-        stoch=stoch,
-        classes=classes,
+        latents=CategoricalLatents(stoch=stoch, classes=classes),
         blocks=BLOCKS[name],
     )
     load(rssm_links(rssm), parameters(name))

@@ -11,7 +11,6 @@ from small_dreamer import phase, shaken_dreamer, synthetic_batch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from reverie.components.controllers.dreamer import restored_latent, stored_latent
 from reverie.components.controllers.return_scale import ReturnScale
 from reverie.components.networks.distributions import TwoHot, symexp_bins
 from reverie.runtime.finite import all_finite, replace_where
@@ -181,10 +180,12 @@ class NoQuestions(TorchDispatchMode):
 def test_skipping_asks_the_device_nothing() -> None:
     workflow, batch = shaken_dreamer(), synthetic_batch()
     with_bad_reward(batch)
-    learned = workflow.learned(restored_latent({name: value[:, 0] for name, value in batch.stored.items()}, 4), batch)
+    learned = workflow.learned(
+        workflow._rssm.restored({name: value[:, 0] for name, value in batch.stored.items()}), batch
+    )
     with pytest.raises(AssertionError, match="a question"), NoQuestions():
         bool(torch.ones(()) > 0)
     with NoQuestions():
         skipped = workflow.step(learned, progress=phase().progress)["skipped"].bool()
-        unless_skipped(stored_latent(learned.modelled.latents.detach()), batch, skipped)
+        unless_skipped(workflow._rssm.stored(learned.modelled.latents.detach()), batch, skipped)
     assert skipped

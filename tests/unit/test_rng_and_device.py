@@ -105,11 +105,11 @@ def torch_settings() -> Iterator[None]:
 
 @pytest.mark.usefixtures("torch_settings")
 def test_torch_is_set_as_the_configuration_says() -> None:
-    prepare_torch(RuntimeConfig(threads=2, is_deterministic=True, finds_anomalies=True))
+    prepare_torch(RuntimeConfig(threads=2, is_deterministic=True, finds_anomalies=True), CPU)
     assert torch.get_num_threads() == 2
     assert torch.are_deterministic_algorithms_enabled()
     assert torch.is_anomaly_enabled()
-    prepare_torch(RuntimeConfig(threads=1, is_deterministic=False))
+    prepare_torch(RuntimeConfig(threads=1, is_deterministic=False), CPU)
     assert torch.get_num_threads() == 1
     assert not torch.are_deterministic_algorithms_enabled()
     assert not torch.is_anomaly_enabled()
@@ -117,4 +117,4 @@ def test_torch_is_set_as_the_configuration_says() -> None:
 
 def test_no_threads_are_refused() -> None:
     with pytest.raises(ReverieError, match=r"runtime\.threads"):
-        prepare_torch(RuntimeConfig(threads=0))
+        RuntimeConfig(threads=0)

@@ -14,7 +14,7 @@ from reverie.orchestration.logger import Counters
 from reverie.orchestration.update_guard import RECENT_UPDATES, UpdateGuard
 from reverie.runtime.rng import RandomStreams
 from reverie.types import Batch, Phase, ReverieError, RowIndex, RunStoppedError, State
-from reverie.workflows.base import UpdateResult, WorldModelWorkflow
+from reverie.workflows.base import WorldModelWorkflow
 
 CPU = torch.device("cpu")
 
@@ -55,10 +55,10 @@ class Loop:
         self.guard.prepare(hook, phase)
         self.weights.weight += self.updates
         torch.rand(3, generator=self.rng.stream("update"))
-        result = UpdateResult(metrics={name: torch.tensor(value) for name, value in metrics.items()})
+        told = {name: torch.tensor(value) for name, value in metrics.items()}
         counters = Counters(agent_steps=7, env_frames=7, updates=self.updates, wall_seconds=0.0)
         self.updates += 1
-        self.guard.judge(hook, batch, result, counters)
+        self.guard.judge(hook, batch, told, counters)
 
     def go(self, flags: str) -> None:
         """``x`` is a skipped update, anything else a good one."""

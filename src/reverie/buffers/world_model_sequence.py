@@ -39,7 +39,9 @@ class WorldModelSequenceBuffer:
         self._stored: dict[str, Tensor] = {}
         """Mutable side arrays: what the policy stored, refreshed by ``write_back``."""
         self._count = 0
-        self._fresh: dict[int, int] = {}
+        self._position = torch.zeros((), dtype=torch.int64, device=rng.device)
+        """The count again, where windows are drawn: a captured update reads it there."""
+        self._fresh: dict[int, Tensor] = {}
         """By window length: how many completed windows have been handed out."""
 
     def __len__(self) -> int:
@@ -62,6 +64,7 @@ class WorldModelSequenceBuffer:
         for name, value in row.stored.items():
             self._stored[name][:, slot] = value
         self._count += 1
+        self._position.fill_(self._count)
 
     def can_sample(self, size: int, length: int) -> bool:
         return self._has_windows(min(self._count, self.stream_length), size, length)
@@ -74,16 +77,17 @@ class WorldModelSequenceBuffer:
         return starts > 0 and starts * self._num_streams >= size
 
     def sample(self, size: int, length: int, *, sampler: str) -> Batch:
-        """``size`` windows of ``length`` rows. Allowed only where ``can_sample`` is true."""
-        held = min(self._count, self.stream_length)
+        """``size`` windows of ``length`` rows. Allowed only where ``can_sample`` is true.
+
+        Everything that changes between two calls is a tensor, so that a CUDA graph can hold a call.
+        """
         device = self._rng.device
+        held = self._position.clamp(max=self.stream_length)
         uniform = torch.rand(2, size, dtype=torch.float64, device=device, generator=self._rng)
         stream = (uniform[0] * self._num_streams).long()
-        start = (uniform[1] * (held - length + 1)).long() + (self._count - held)
+        start = (uniform[1] * (held - length + 1)).long() + (self._position - held)
         if sampler == "fresh_first":
-            fresh = self._take_fresh(size, length)
-            stream[: len(fresh)] = torch.tensor([stream for stream, _ in fresh], dtype=torch.int64, device=device)
-            start[: len(fresh)] = torch.tensor([start for _, start in fresh], dtype=torch.int64, device=device)
+            stream, start = self._fresh_first(stream, start, length)
         slot = (start.unsqueeze(1) + torch.arange(length, device=device)) % self.stream_length
         return self._window(RowIndex(stream=stream, slot=slot))
 
@@ -108,7 +112,7 @@ class WorldModelSequenceBuffer:
         tail_start = max(self._count // self._chunk_length * self._chunk_length, self._count - self.stream_length, 0)
         return {
             "count": self._count,
-            "fresh": {str(length): taken for length, taken in self._fresh.items()},
+            "fresh": {str(length): int(taken) for length, taken in self._fresh.items()},
             "tail": self._span(tail_start, self._count) if self._rows else {},
             "stored": {name: value[:, : self._count].clone() for name, value in self._stored.items()},
         }
@@ -116,7 +120,8 @@ class WorldModelSequenceBuffer:
     def set_state(self, state: State) -> None:
         """Chunks first (``load_chunk``), then this."""
         self._count = state["count"]
-        self._fresh = {int(length): taken for length, taken in state["fresh"].items()}
+        self._position.fill_(self._count)
+        self._fresh = {int(length): torch.full_like(self._position, taken) for length, taken in state["fresh"].items()}
         if state["tail"]:
             tail_length = next(iter(state["tail"].values())).shape[1]
             self._write_span(self._count - tail_length, state["tail"])
@@ -125,14 +130,21 @@ class WorldModelSequenceBuffer:
                 self._stored[name] = self._allocated(value[:, 0])
             self._stored[name][:, : value.shape[1]].copy_(value)
 
-    def _take_fresh(self, size: int, length: int) -> list[tuple[int, int]]:
-        """(stream, start) of up to ``size`` completed windows that were not handed out yet."""
-        completed = self._count // length * self._num_streams
-        oldest = -(-max(0, self._count - self.stream_length) // length) * self._num_streams
-        first = max(self._fresh.get(length, completed - size), oldest)
-        taken = range(first, min(first + size, completed))
-        self._fresh[length] = max(first, taken.stop)
-        return [(number % self._num_streams, number // self._num_streams * length) for number in taken]
+    def _fresh_first(self, stream: Tensor, start: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """The drawn windows, the first of them replaced by completed ones that were not handed out yet."""
+        size = len(stream)
+        completed = self._position // length * self._num_streams
+        oldest = (self._position - self.stream_length).clamp(min=0)
+        oldest = (oldest + length - 1) // length * self._num_streams
+        if length not in self._fresh:
+            self._fresh[length] = completed - size
+        taken = self._fresh[length]
+        first = torch.maximum(taken, oldest)
+        number = first + torch.arange(size, device=stream.device)
+        is_fresh = number < completed
+        taken.copy_(torch.maximum(first, torch.minimum(first + size, completed)))
+        stream = torch.where(is_fresh, number % self._num_streams, stream)
+        return stream, torch.where(is_fresh, number // self._num_streams * length, start)
 
     def _window(self, index: RowIndex) -> Batch:
         stream = index.stream.unsqueeze(1)

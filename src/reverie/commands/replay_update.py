@@ -69,8 +69,8 @@ def _replayed(box: State, where: str, allow: list[str]) -> tuple[Replayed, bool]
     if box["hook"] not in hooks:
         raise ReverieError(f"`{where}` names the hook '{box['hook']}', which no phase of its config has.")
     # Without torch's own search, which would end the update at the first NaN gradient.
-    prepare_torch(section(RuntimeConfig, {**config.runtime, "finds_anomalies": False}, path="runtime"))
     cpu = torch.device("cpu")
+    prepare_torch(section(RuntimeConfig, {**config.runtime, "finds_anomalies": False}, path="runtime"), cpu)
     rng = RandomStreams(config.experiment.seed, device=cpu)
     workflow = _workflow(box["workflow"], config, rng, where=where, allow=allow)
     has_same_draws = torch.device(box["device"]).type == "cpu"  # another device has generators of another kind

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from reverie.components.controllers.dreamer import DreamerPolicy
-from reverie.components.representation_learners.rssm import Latent
+from reverie.components.representation_learners.latents import Latent
 from reverie.interop import dreamer_v3_report as report
 from reverie.interop.dreamer_v3_agent import workflow_of
 from reverie.interop.dreamer_v3_inputs import Given

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -16,7 +16,10 @@ from reverie.components.controllers.return_scale import ReturnScale
 from reverie.components.networks.actions import ActionDistribution, ActionHead
 from reverie.components.networks.distributions import Normal
 from reverie.components.networks.heads import BinaryHead, TwoHotHead
+from reverie.components.networks.images import ImageDecoder, ImageEncoder
 from reverie.components.networks.observations import ObservationDecoder, ObservationEncoder
+from reverie.components.networks.vectors import VectorDecoder, VectorEncoder
+from reverie.components.representation_learners.latents import CategoricalLatents
 from reverie.components.representation_learners.rssm import Rssm
 from reverie.components.return_computers.td_lambda import TdLambda
 from reverie.interop.dreamer_v3_inputs import Given
@@ -29,6 +32,12 @@ from reverie.workflows.controllers import ControllerManager
 from reverie.workflows.dreamer import GRAD_HEADS, DreamerV3, DreamerV3Config
 
 CPU = torch.device("cpu")
+
+
+class HeadSizes(TypedDict):
+    feature_dim: int
+    layers: int
+    units: int
 
 
 class FixedNoiseHead(ActionHead):
@@ -118,7 +127,7 @@ def _size(name: str, params: Arrays, default: int = 1) -> int:
     return params[name].size if name in params else default
 
 
-def _head(name: str, params: Arrays, dims: Mapping[str, int]) -> dict[str, int]:
+def _head(name: str, params: Arrays, dims: Mapping[str, int]) -> HeadSizes:
     return {
         "feature_dim": dims["feature_dim"],
         "layers": _count(rf"{name}/mlp/linear\d+/bias", params),
@@ -130,10 +139,12 @@ def _encoder(given: Given, params: Arrays) -> ObservationEncoder:
     kernel = params["enc/cnn0/kernel"].shape[0] if "enc/cnn0/kernel" in params else 5
     return ObservationEncoder(
         spaces=given.obs,
-        layers=max(1, _count(r"enc/mlp\d+/bias", params)),
-        units=_size("enc/mlp0/bias", params),
-        depth=_size("enc/cnn0/bias", params, 2) // 2,
-        kernel=kernel,
+        vectors=partial(
+            VectorEncoder,
+            layers=max(1, _count(r"enc/mlp\d+/bias", params)),
+            units=_size("enc/mlp0/bias", params),
+        ),
+        images=partial(ImageEncoder, depth=_size("enc/cnn0/bias", params, 2) // 2, kernel=kernel),
     )
 
 
@@ -145,32 +156,29 @@ def _rssm(given: Given, params: Arrays) -> Rssm:
         action_dim=params["dyn/dynin2/kernel"].shape[0],
         deter=deter,
         hidden=hidden,
-        stoch=stoch,
-        classes=classes,
+        latents=CategoricalLatents(stoch=stoch, classes=classes, unimix=given.settings.latent_unimix),
         blocks=params["dyn/dynhid0/kernel"].shape[0],
         dynamics_layers=_count(r"dyn/dynhid\d+/bias", params),
         prior_layers=_count(r"dyn/prior\d+/bias", params),
         posterior_layers=_count(r"dyn/obs\d+/bias", params),
-        unimix=given.settings.latent_unimix,
     )
 
 
 def _decoder(given: Given, params: Arrays, dims: Mapping[str, int]) -> ObservationDecoder:
     kernel = params["dec/imgout/kernel"].shape[0] if "dec/imgout/kernel" in params else 5
     blocks = params["dec/sp0/kernel"].shape[0] if "dec/sp0/kernel" in params else 8
+    units = _size("dec/mlp/linear0/bias", params, _size("dec/sp1/bias", params, 2) // 2)
+    depth = _size("dec/conv0/bias", params, 2) // 2
     return ObservationDecoder(
         spaces=given.obs,
         deter_dim=dims["deter_dim"],
         stoch_dim=dims["stoch_dim"],
-        layers=max(1, _count(r"dec/mlp/linear\d+/bias", params)),
-        units=_size("dec/mlp/linear0/bias", params, _size("dec/sp1/bias", params, 2) // 2),
-        depth=_size("dec/conv0/bias", params, 2) // 2,
-        blocks=blocks,
-        kernel=kernel,
+        vectors=partial(VectorDecoder, layers=max(1, _count(r"dec/mlp/linear\d+/bias", params)), units=units),
+        images=partial(ImageDecoder, units=units, depth=depth, blocks=blocks, kernel=kernel),
     )
 
 
-def _actor(given: Given, head: dict[str, int]) -> ActionHead:
+def _actor(given: Given, head: HeadSizes) -> ActionHead:
     if given.action.is_discrete:  # the reference ignores its unimix for discrete actions
         return ActionHead(space=given.action, **head)
     if "sample_eps" not in given.arrays:

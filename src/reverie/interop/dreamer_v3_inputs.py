@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.components.representation_learners.rssm import Latent
+from reverie.components.representation_learners.latents import Latent
 from reverie.interop.dreamer_v3_settings import LOSSES, Settings
 from reverie.interop.links import Arrays
 from reverie.types import Batch, Observation, ReverieError, RowIndex, Space

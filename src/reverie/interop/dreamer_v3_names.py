@@ -11,20 +11,22 @@ from reverie.components.controllers.dreamer import Critic
 from reverie.components.controllers.return_scale import ReturnScale
 from reverie.components.networks.actions import ActionHead, DiscreteOutput
 from reverie.components.networks.heads import BinaryHead, TwoHotHead
-from reverie.components.networks.images import ImageDecoder
+from reverie.components.networks.images import ImageDecoder, ImageEncoder
 from reverie.components.networks.layers import BlockLinear, NormSilu
 from reverie.components.networks.observations import ObservationDecoder, ObservationEncoder
-from reverie.components.networks.vectors import VectorDecoder
+from reverie.components.networks.vectors import VectorDecoder, VectorEncoder
 from reverie.components.representation_learners.rssm import Rssm
-from reverie.interop.links import Link, block, convolution, dense, network, norm
+from reverie.interop.links import Link, block, convolution, dense, network, norm, of_kind
 
 
 def encoder_links(encoder: ObservationEncoder) -> list[Link]:
     links: list[Link] = []
     if encoder.vectors is not None:
-        links += network(encoder.vectors.mlp, linears="enc/mlp{}", norms="enc/mlp{}norm")
+        vectors = of_kind(encoder.vectors, VectorEncoder)
+        links += network(vectors.mlp, linears="enc/mlp{}", norms="enc/mlp{}norm")
     if encoder.images is not None:
-        stages = zip(encoder.images.convolutions, encoder.images.norms, strict=True)
+        images = of_kind(encoder.images, ImageEncoder)
+        stages = zip(images.convolutions, images.norms, strict=True)
         for index, (layer, its_norm) in enumerate(stages):
             links += _convolution_and_norm(f"enc/cnn{index}", layer, its_norm)
     return links
@@ -49,9 +51,9 @@ def decoder_links(decoder: ObservationDecoder, *, image_keys: Sequence[str] | No
     """``image_keys``: the order in which the other code joins the pictures' channels; sorted when it is None."""
     links: list[Link] = []
     if decoder.vectors is not None:
-        links += _vector_decoder(decoder.vectors)
+        links += _vector_decoder(of_kind(decoder.vectors, VectorDecoder))
     if decoder.images is not None:
-        links += _image_decoder(decoder.images, image_keys)
+        links += _image_decoder(of_kind(decoder.images, ImageDecoder), image_keys)
     return links
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from reverie.components.networks.actions import ActionDistribution
 from reverie.components.networks.distributions import Normal, OneHot, OneHots
-from reverie.components.representation_learners.rssm import Latent
+from reverie.components.representation_learners.latents import Latent
 from reverie.interop.dreamer_v3_inputs import Given
 from reverie.interop.dreamer_v3_parts import DreamerParts
 from reverie.interop.dreamer_v3_settings import LOSSES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from reverie.components.networks.layers import BlockLinear, Mlp, NormSilu
 from reverie.types import ReverieError
 
 Arrays = dict[str, np.ndarray]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +91,14 @@ def network(mlp: Mlp, *, linears: str, norms: str) -> list[Link]:
     links: list[Link] = []
     for index, (layer, its_norm) in enumerate(zip(mlp.linears, mlp.norms, strict=True)):
         assert isinstance(layer, nn.Linear)
-        assert isinstance(its_norm, NormSilu)
-        links += [*dense(linears.format(index), layer), *norm(norms.format(index), its_norm)]
+        links += [*dense(linears.format(index), layer), *norm(norms.format(index), of_kind(its_norm, NormSilu))]
     return links
+
+
+def of_kind(part: object, kind: type[T]) -> T:
+    """``part`` itself; a model that is built of other parts has no tensors of these names."""
+    if not isinstance(part, kind):
+        raise ReverieError(
+            f"the given parameters need a model with a {kind.__name__} where this one has a {type(part).__name__}."
+        )
+    return part

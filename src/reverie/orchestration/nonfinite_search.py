@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.orchestration.black_box import batch_state
+from reverie.runtime.finite import skipped_flag
 from reverie.types import Batch, Phase
 from reverie.workflows.base import UpdateResult, WorldModelWorkflow
 
@@ -61,7 +62,8 @@ class Replayed:
 
     @property
     def is_skipped(self) -> bool:
-        return self.result.skipped is not None and bool(self.result.skipped)
+        flag = skipped_flag(self.result.metrics)
+        return flag is not None and bool(flag)
 
 
 def replayed_update(workflow: WorldModelWorkflow, hook: str, batch: Batch | None, phase: Phase) -> Replayed:

@@ -15,13 +15,13 @@ from reverie.orchestration.display import Display
 from reverie.orchestration.logger import Counters, Logger
 from reverie.orchestration.parts import Parts, check_sizes
 from reverie.orchestration.phase_scheduler import Action, PhaseScheduler
+from reverie.orchestration.phase_updates import PhaseUpdates
 from reverie.orchestration.phases import HookSpec, PhaseSpec
 from reverie.orchestration.progress_meter import ProgressMeter
 from reverie.orchestration.scoreboard import Scoreboard
 from reverie.orchestration.signals import StopSignals
 from reverie.orchestration.stopwatch import Stopwatch
 from reverie.orchestration.update_guard import UpdateGuard
-from reverie.orchestration.updater import Updater
 from reverie.types import Phase, ReverieError, State
 
 PREFIXES = {"update_controller": "controller"}
@@ -35,13 +35,17 @@ class Orchestrator:
         *,
         phases: tuple[PhaseSpec, ...],
         evaluate_every: int | None,
+        captures_updates: bool,
         checkpoints: CheckpointManager,
         logger: Logger,
         display: Display,
         guard: UpdateGuard,
         labels: Mapping[str, str],
     ) -> None:
-        """``labels`` are the names that a person sees: experiment, task and logdir."""
+        """``labels`` are the names that a person sees: experiment, task and logdir.
+
+        ``captures_updates`` needs a CUDA device: each update becomes one CUDA graph.
+        """
         self._parts = parts
         self._workflow = parts.workflow
         self._scheduler = PhaseScheduler(phases)
@@ -52,7 +56,7 @@ class Orchestrator:
         self.labels = labels
         self._stopwatch = Stopwatch()
         self._guard = guard
-        self._updater = Updater(parts.workflow, guard, self._stopwatch)
+        self._updates = PhaseUpdates(parts, guard, self._stopwatch, captures=captures_updates)
         self.scoreboard = Scoreboard()
         self._actions = 0
         self._evaluated_at = 0
@@ -179,6 +183,7 @@ class Orchestrator:
         self._buffer = self._parts.buffers[spec.buffer] if spec.buffer else None
         progress = torch.zeros((), device=self._parts.device)
         self._phase = Phase(name=spec.name, type=spec.type, progress=progress, controller=spec.controller)
+        self._updates.enter(spec, self._phase, self._buffer)
 
     def _is_ready(self, hook: HookSpec) -> bool:
         """Whether the buffer of the scheduler's current phase holds enough for the hook's batch."""
@@ -224,7 +229,7 @@ class Orchestrator:
         return result.steps
 
     def _update(self, hook: HookSpec) -> None:
-        metrics = self._updater.update(hook, self._buffer, self._phase, self.counters())
+        metrics = self._updates.perform(hook, self.counters())
         self._logger.add(metrics, prefix=PREFIXES.get(hook.name, "train"))
 
     def _has_evaluated(self, controller: str | None) -> bool:

@@ -13,9 +13,10 @@ from reverie.orchestration.black_box import BlackBox, batch_state, origin
 from reverie.orchestration.command_name import reverie_command
 from reverie.orchestration.durable_files import reason
 from reverie.orchestration.logger import Counters
+from reverie.runtime.finite import skipped_flag
 from reverie.runtime.rng import RandomStreams
 from reverie.types import Batch, Metrics, Phase, RunStoppedError, State
-from reverie.workflows.base import UpdateResult, WorldModelWorkflow
+from reverie.workflows.base import WorldModelWorkflow
 
 RECENT_UPDATES = 20
 """Updates whose metrics a black box holds."""
@@ -60,12 +61,12 @@ class UpdateGuard:
         may_be_last = self._known.get(hook, 0) + on_the_way + 1 >= self._limit
         self._origin = origin(self._workflow, self._rng, phase) if may_be_last else None
 
-    def judge(self, hook: str, batch: Batch | None, result: UpdateResult, counters: Counters) -> None:
+    def judge(self, hook: str, batch: Batch | None, metrics: Metrics, counters: Counters) -> None:
         """Count the update; RunStoppedError when it, or the one before it, was one too many."""
-        skipped = result.skipped
+        skipped = skipped_flag(metrics)
         if skipped is None:
             return
-        self._remember(result.metrics, counters)
+        self._remember(metrics, counters)
         in_a_row = self._in_a_row.setdefault(hook, torch.zeros_like(self._total))
         self._total += skipped
         in_a_row.add_(1).mul_(skipped)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from reverie.runtime.compilation import use_compiled_steps
 from reverie.types import ReverieError
 
 
@@ -18,6 +19,18 @@ class RuntimeConfig:
     """Ask torch for kernels that give the same bits every time."""
     finds_anomalies: bool = False
     """Autograd names the forward operation that produced a NaN gradient. Slow."""
+    precision: str = "float32"
+    """In which numbers networks compute: float32, bfloat16, or auto (bfloat16 on a CUDA device)."""
+    captures_updates: bool = False
+    """On a CUDA device, replay each update as one CUDA graph. On a processor there is nothing to capture."""
+    compiles_steps: bool = False
+    """On a CUDA device, compile the steps of recurrent loops: half a minute at the start, then twice as fast."""
+
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise ReverieError(f"runtime.threads must be at least 1, got {self.threads}.")
+        if self.captures_updates and self.finds_anomalies:
+            raise ReverieError("runtime.finds_anomalies needs eager updates: set runtime.captures_updates=false.")
 
 
 def chosen_device(name: str) -> torch.device:
@@ -36,9 +49,7 @@ def chosen_device(name: str) -> torch.device:
     return device
 
 
-def prepare_torch(config: RuntimeConfig) -> None:
-    if config.threads < 1:
-        raise ReverieError(f"runtime.threads must be at least 1, got {config.threads}.")
+def prepare_torch(config: RuntimeConfig, device: torch.device) -> None:
     if config.is_deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it once, when CUDA starts
     torch.set_num_threads(config.threads)
@@ -46,3 +57,4 @@ def prepare_torch(config: RuntimeConfig) -> None:
     # The same switch as use_deterministic_algorithms, which would also import the compiler: seconds at every start.
     torch.set_deterministic_debug_mode("warn" if config.is_deterministic else "default")
     torch.autograd.set_detect_anomaly(config.finds_anomalies)
+    use_compiled_steps(is_on=config.compiles_steps and device.type == "cuda")

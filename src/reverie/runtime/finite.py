@@ -6,13 +6,22 @@ gradient is not finite leaves every bit as it was. A captured graph takes the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
 
 SKIPPED = "skipped"
 """The metric by which an optimiser says that it moved nothing: 1 then, 0 else. The loop counts it under this name."""
+
+
+def skipped_flag(metrics: Mapping[str, Tensor]) -> Tensor | None:
+    """1 where an optimiser of an update with these metrics moved nothing, 0 else; None when no metric tells.
+
+    Where there are several optimisers, their names stand before or after a slash, as in ``actor/skipped``.
+    """
+    flags = [value for name, value in metrics.items() if SKIPPED in name.split("/")]
+    return torch.stack(flags).amax().long() if flags else None
 
 
 def all_finite(*values: Tensor) -> Tensor:

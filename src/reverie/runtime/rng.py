@@ -31,6 +31,10 @@ class RandomStreams:
             self._streams[name] = generator
         return self._streams[name]
 
+    def streams(self) -> list[torch.Generator]:
+        """Those that have begun."""
+        return list(self._streams.values())
+
     def get_state(self) -> State:
         return {name: generator.get_state() for name, generator in self._streams.items()}
 

@@ -11,7 +11,6 @@ import torch
 from torch import Generator, Tensor, nn
 
 from reverie.environments.episodes import EpisodeTracker
-from reverie.runtime.finite import SKIPPED
 from reverie.types import (
     Carry,
     Episode,
@@ -46,15 +45,6 @@ class UpdateResult:
     metrics: Metrics
     write_back: dict[str, Tensor] | None = None
     """New values [B, T, ...] of what the policy stored with the last T rows of the batch; finite ones only."""
-
-    @property
-    def skipped(self) -> Tensor | None:
-        """1 where an optimiser of this update moved nothing, 0 else; None when no metric is called ``skipped``.
-
-        Several optimisers give theirs a name before or after a slash, as in ``actor/skipped``.
-        """
-        flags = [value for name, value in self.metrics.items() if SKIPPED in name.split("/")]
-        return torch.stack(flags).amax().long() if flags else None
 
 
 class WorldModelWorkflow(ABC):

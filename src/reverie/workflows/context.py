@@ -11,6 +11,7 @@ from torch import nn
 
 from reverie.environments.vector import VectorEnvironment
 from reverie.runtime.optimizer import LaProp
+from reverie.runtime.precision import FULL_PRECISION, Precision
 from reverie.runtime.rng import RandomStreams
 from reverie.types import Spaces, State
 from reverie.workflows.controllers import ControllerManager, found, module_states, restore_modules
@@ -51,3 +52,4 @@ class WorkflowContext:
     optimizers: Mapping[str, Callable[..., LaProp]]
     """Constructors that still need their parameters."""
     rng: RandomStreams
+    precision: Precision = FULL_PRECISION

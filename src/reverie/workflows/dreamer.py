@@ -9,14 +9,15 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor, nn
 
-from reverie.components.controllers.dreamer import Critic, DreamerPolicy, restored_latent, stored_latent
+from reverie.components.controllers.dreamer import Critic, DreamerPolicy
 from reverie.components.controllers.exploration import Exploration
 from reverie.components.controllers.return_scale import ReturnScale
 from reverie.components.networks.actions import ActionHead
 from reverie.components.networks.distributions import TwoHot
-from reverie.components.networks.heads import BinaryHead, TwoHotHead
+from reverie.components.networks.heads import ScalarHead
 from reverie.components.networks.observations import ObservationDecoder, ObservationEncoder
-from reverie.components.representation_learners.rssm import Latent, Rssm
+from reverie.components.representation_learners.latents import Latent
+from reverie.components.representation_learners.state_space_model import StateSpaceModel
 from reverie.components.return_computers.base import ReturnComputer
 from reverie.components.return_computers.td_lambda import replay_lambda_return
 from reverie.runtime.finite import SKIPPED
@@ -78,10 +79,10 @@ class DreamerV3(WorldModelWorkflow):
         super().initialize(context)
         components, controllers = context.components, context.controllers
         self._encoder = components.find("encoder", ObservationEncoder)
-        self._rssm = components.find("representation_learner", Rssm)
+        self._rssm = components.find("representation_learner", StateSpaceModel)
         self._decoder = components.find("decoder", ObservationDecoder)
-        self._reward_head = components.find("reward_head", TwoHotHead)
-        self._continue_head = components.find("continue_head", BinaryHead)
+        self._reward_head = components.find("reward_head", ScalarHead)
+        self._continue_head = components.find("continue_head", ScalarHead)
         self._return_computer = components.find("return_computer", ReturnComputer)
         self._return_scale = components.find("return_scale", ReturnScale)
         self._actor = controllers.find("actor", ActionHead)
@@ -99,7 +100,12 @@ class DreamerV3(WorldModelWorkflow):
         if name not in self._policies:
             actor = self._context.controllers.find(name, ActionHead)
             self._policies[name] = DreamerPolicy(
-                self._encoder, self._rssm, actor, rngs=self._acting_rngs(), exploration=self._config.exploration
+                self._encoder,
+                self._rssm,
+                actor,
+                rngs=self._acting_rngs(),
+                exploration=self._config.exploration,
+                precision=self._context.precision,
             )
         return self._policies[name]
 
@@ -109,22 +115,25 @@ class DreamerV3(WorldModelWorkflow):
 
     def update(self, batch: Batch, *, phase: Phase) -> UpdateResult:
         """Losses of world model, actor and critic, and one step on their weighted sum."""
-        carry = restored_latent({key: value[:, 0] for key, value in batch.stored.items()}, self._rssm.classes)
+        carry = self._rssm.restored({key: value[:, 0] for key, value in batch.stored.items()})
         learned = self.learned(carry, batch)
         metrics = learned.judged.metrics()
         metrics |= {f"loss/{name}": loss.detach().mean() for name, loss in learned.losses.items()}
         metrics |= self.step(learned, progress=phase.progress)
-        fresh = stored_latent(learned.modelled.latents.detach())
+        fresh = self._rssm.stored(learned.modelled.latents.detach())
         return UpdateResult(metrics=metrics, write_back=unless_skipped(fresh, batch, metrics[SKIPPED].bool()))
 
     def learned(self, carry: Latent, batch: Batch) -> Learned:
         """The losses of ``batch``, whose first row only leads from ``carry`` to the second."""
-        seen = without_context(batch)
-        modelled = self._modelled(carry, batch, seen)
-        dreamed = self.imagine(horizon=self._config.horizon, starts=modelled.latents.detach().flatten())
-        judged = self._judged(dreamed)
-        replay_returns = self._replay_returns(seen, judged.returns[:, 0].view_as(seen.reward))
-        replay_value = self._replay_value_loss(modelled.latents, seen, replay_returns)
+        seen, precision = without_context(batch), self._context.precision
+        with precision.applied():
+            modelled = self._modelled(carry, batch, seen)
+        with precision.applied():
+            dreamed = self.imagine(horizon=self._config.horizon, starts=modelled.latents.detach().flatten())
+        with precision.applied():
+            judged = self._judged(dreamed)
+            replay_returns = self._replay_returns(seen, judged.returns[:, 0].view_as(seen.reward))
+            replay_value = self._replay_value_loss(modelled.latents, seen, replay_returns)
         losses = modelled.losses | judged.losses | {"replay_value": replay_value}
         return Learned(modelled=modelled, dreamed=dreamed, judged=judged, replay_returns=replay_returns, losses=losses)
 

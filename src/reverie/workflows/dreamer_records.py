@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from reverie.components.representation_learners.rssm import Latent
+from reverie.components.representation_learners.latents import Latent
 from reverie.types import Metrics
 
 

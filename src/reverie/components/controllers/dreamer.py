@@ -7,15 +7,16 @@ from collections.abc import Mapping
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.nn import functional as F
 
 from reverie.components.controllers.exploration import Exploration
 from reverie.components.networks.actions import ActionHead
 from reverie.components.networks.distributions import TwoHot
 from reverie.components.networks.heads import TwoHotHead
 from reverie.components.networks.observations import ObservationEncoder
-from reverie.components.representation_learners.rssm import Latent, Rssm
+from reverie.components.representation_learners.latents import Latent
+from reverie.components.representation_learners.state_space_model import StateSpaceModel
 from reverie.runtime.finite import replace_where
+from reverie.runtime.precision import FULL_PRECISION, Precision
 from reverie.types import Carry, Mode, Observation, require
 
 
@@ -52,26 +53,33 @@ class DreamerPolicy:
     def __init__(
         self,
         encoder: ObservationEncoder,
-        rssm: Rssm,
+        rssm: StateSpaceModel,
         actor: ActionHead,
         *,
         rngs: Mapping[Mode, Generator] | Mapping[Mode, None],
         exploration: Exploration | None = None,
+        precision: Precision = FULL_PRECISION,
     ) -> None:
         self._encoder, self._rssm, self._actor = encoder, rssm, actor
-        self._rngs = rngs
+        self._rngs, self._precision = rngs, precision
         self._exploration = exploration or Exploration()
         self._exploration.check(actor.space)
 
     def initial(self, num_envs: int) -> Carry:
         device = next(self._rssm.parameters()).device
-        latent = self._rssm.initial(num_envs, device)
+        latent = self._rssm.initial(num_envs, device).detach()
         action = torch.zeros(num_envs, self._actor.space.dim, device=device)
         return {"deter": latent.deter, "stoch": latent.stoch, "action": action}
 
     @torch.no_grad()
     def act(self, carry: Carry, obs: Observation, *, mode: Mode) -> tuple[Carry, Tensor, dict[str, Tensor]]:
         """The carry holds the action as a vector, the form in which the RSSM reads it."""
+        with self._precision.applied():
+            latent, action = self._latent_and_action(carry, obs, mode)
+        carry = {"deter": latent.deter, "stoch": latent.stoch, "action": self._actor.vector(action)}
+        return carry, action, self._rssm.stored(latent)
+
+    def _latent_and_action(self, carry: Carry, obs: Observation, mode: Mode) -> tuple[Latent, Tensor]:
         rng = self._rngs[mode]
         latents, _ = self._rssm.observe(
             Latent(deter=carry["deter"], stoch=carry["stoch"]),
@@ -81,9 +89,7 @@ class DreamerPolicy:
             rng,
         )
         latent = Latent(deter=_sound(latents.deter[:, 0]), stoch=_sound(latents.stoch[:, 0]))
-        action = self._chosen(latent, rng, mode)
-        carry = {"deter": latent.deter, "stoch": latent.stoch, "action": self._actor.vector(action)}
-        return carry, action, stored_latent(latent)
+        return latent, self._chosen(latent, rng, mode)
 
     def _chosen(self, latent: Latent, rng: Generator | None, mode: Mode) -> Tensor:
         is_greedy = mode == "eval" and self._exploration.evaluates_greedily
@@ -94,12 +100,3 @@ class DreamerPolicy:
 def _sound(value: Tensor) -> Tensor:
     """Zero, as at the start of an episode, where an observation that is no number would poison all that follow."""
     return torch.nan_to_num(value, nan=0.0, posinf=0.0, neginf=0.0)
-
-
-def stored_latent(latent: Latent) -> dict[str, Tensor]:
-    """The compact form a buffer keeps: bfloat16 deter and one class id per variable."""
-    return {"deter": latent.deter.to(torch.bfloat16), "stoch": latent.stoch.argmax(-1).to(torch.uint8)}
-
-
-def restored_latent(stored: Mapping[str, Tensor], classes: int) -> Latent:
-    return Latent(deter=stored["deter"].float(), stoch=F.one_hot(stored["stoch"].long(), classes).float())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cache
 
 import torch
 from torch import Generator, Tensor
@@ -21,23 +21,35 @@ class OneHot:
     def __init__(self, logits: Tensor, *, unimix: float = 0.0) -> None:
         self.logits = logits.float()
         self._unimix = unimix
+        self._probs: Tensor | None = None
+        self._log_probs: Tensor | None = None
 
-    @cached_property
+    @property
     def probs(self) -> Tensor:
-        probs = self.logits.softmax(-1)
-        return torch.add(self._unimix / probs.shape[-1], probs, alpha=1 - self._unimix) if self._unimix else probs
+        if self._probs is None:  # by hand: the compiler stumbles over the lock in functools.cached_property
+            probs, mix = self.logits.softmax(-1), self._unimix
+            self._probs = torch.add(mix / probs.shape[-1], probs, alpha=1 - mix) if mix else probs
+        return self._probs
 
-    @cached_property
+    @property
     def log_probs(self) -> Tensor:
-        return self.probs.log() if self._unimix else self.logits.log_softmax(-1)
+        if self._log_probs is None:
+            self._log_probs = self.probs.log() if self._unimix else self.logits.log_softmax(-1)
+        return self._log_probs
 
     def sample(self, rng: Generator | None) -> Tensor:
         """Class indices; the most likely ones when ``rng`` is None."""
+        shape = (*self.logits.shape[:-1], 1)
+        return self.chosen(None if rng is None else torch.rand(shape, device=self.logits.device, generator=rng))
+
+    def chosen(self, point: Tensor | None) -> Tensor:
+        """The classes at which the probabilities, added up, pass ``point`` [..., 1]; the most likely ones at None."""
         probs = self.probs.detach()
-        if rng is None:
+        if point is None:
             return probs.argmax(-1)
-        point = torch.rand(*probs.shape[:-1], 1, device=probs.device, generator=rng)
-        return (probs @ _running_sum(probs.shape[-1], probs.device) <= point).sum(-1)
+        if torch.compiler.is_compiling():  # the compiler's sum is deterministic and melts into its neighbours
+            return (probs.cumsum(-1)[..., :-1] <= point).sum(-1)
+        return (_full_product(probs, _running_sum(probs.shape[-1], probs.device)) <= point).sum(-1)
 
     def straight_through(self, index: Tensor) -> Tensor:
         """The one-hot of ``index`` whose gradient is that of the probabilities."""
@@ -97,6 +109,14 @@ class Normal:
         return (self.stddev.log() + (_HALF_LOG_TWO_PI + 0.5)).sum(-1)
 
 
+def _full_product(one: Tensor, other: Tensor) -> Tensor:
+    """Sums of probabilities need all their digits, whatever networks compute in."""
+    if not torch.is_autocast_enabled(one.device.type):  # asking is cheap, the context is not
+        return one @ other
+    with torch.autocast(one.device.type, enabled=False):
+        return one @ other
+
+
 @cache
 def _running_sum(classes: int, device: torch.device) -> Tensor:
     """Multiplying by it gives the sums of the first 1 to classes - 1 probabilities.
@@ -113,6 +133,17 @@ def kl_divergence(one: OneHot, other: OneHot) -> tuple[Tensor, Tensor]:
     to_other = (fixed_one[0] * (fixed_one[1] - other.log_probs)).sum(-1)
     to_one = (one.probs * (one.log_probs - other.log_probs.detach())).sum(-1)
     return to_other, to_one
+
+
+def normal_kl_divergence(one: Normal, other: Normal) -> tuple[Tensor, Tensor]:
+    """The same for independent normals, summed over the last axis."""
+    fixed_one, fixed_other = (Normal(normal.mean.detach(), normal.stddev.detach()) for normal in (one, other))
+    return _normal_kl(fixed_one, other), _normal_kl(one, fixed_other)
+
+
+def _normal_kl(one: Normal, other: Normal) -> Tensor:
+    squares = one.stddev.square() + (one.mean - other.mean).square()
+    return (other.stddev.log() - one.stddev.log() + squares / (2 * other.stddev.square()) - 0.5).sum(-1)
 
 
 def symexp_bins(count: int) -> Tensor:
@@ -151,6 +182,35 @@ class TwoHot:
         return -(pairs * torch.stack([gap_above, gap_below], -1)).sum(-1) / (gap_below + gap_above)
 
 
+class SymlogTwoHot:
+    """A scalar as a distribution over bins of equal width in symlog space, where the target is brought too."""
+
+    def __init__(self, logits: Tensor, bins: Tensor) -> None:
+        self._squashed = TwoHot(logits, bins)
+
+    def mean(self) -> Tensor:
+        """What the mean in symlog space stands for."""
+        return symexp(self._squashed.mean())
+
+    def loss(self, target: Tensor) -> Tensor:
+        return self._squashed.loss(symlog(target))
+
+
+class UnitNormal:
+    """Normals with deviation 1 around a prediction. Their constant, 0.919 for each number, is left out of the loss."""
+
+    def __init__(self, prediction: Tensor, *, is_vector: bool) -> None:
+        self._prediction, self._is_vector = prediction.float(), is_vector
+
+    def mean(self) -> Tensor:
+        return self._prediction
+
+    def loss(self, target: Tensor) -> Tensor:
+        """Half the squared error, summed over the last axis of vectors. A single number needs no axis of its own."""
+        half = (self._prediction - target.float().view_as(self._prediction)).square() / 2
+        return half.sum(-1) if self._is_vector else half
+
+
 class Binary:
     """A probability, trained on targets between 0 and 1."""
 
@@ -162,6 +222,19 @@ class Binary:
 
     def loss(self, target: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(self._logit, target, reduction="none")
+
+
+class Fixed:
+    """A known number: predicted everywhere, and never wrong."""
+
+    def __init__(self, value: Tensor) -> None:
+        self._value = value
+
+    def mean(self) -> Tensor:
+        return self._value
+
+    def loss(self, target: Tensor) -> Tensor:
+        return torch.zeros_like(target)
 
 
 class SymlogMse:
@@ -179,14 +252,14 @@ class SymlogMse:
 
 
 class ImageMse:
-    """Pictures [..., H, W, C] between 0 and 1: squared error summed over all their numbers."""
+    """Pictures [..., H, W, C] between 0 and 1: squared error, times ``weight``, summed over all their numbers."""
 
-    def __init__(self, prediction: Tensor) -> None:
-        self._prediction = prediction.float()
+    def __init__(self, prediction: Tensor, *, weight: float = 1.0) -> None:
+        self._prediction, self._weight = prediction.float(), weight
 
     def mean(self) -> Tensor:
         return self._prediction
 
     def loss(self, target: Tensor) -> Tensor:
         """``target`` is uint8."""
-        return (self._prediction - target.float() / 255).square().sum((-3, -2, -1))
+        return self._weight * (self._prediction - target.float() / 255).square().sum((-3, -2, -1))

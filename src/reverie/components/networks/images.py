@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -121,13 +121,13 @@ def doubled(x_NCHW: Tensor) -> Tensor:
     return F.interpolate(x_NCHW, scale_factor=2, mode="nearest")
 
 
-def picture_shape(spaces: Mapping[str, Space]) -> Sequence[int]:
+def picture_shape(spaces: Mapping[str, Space]) -> tuple[int, int, int]:
     """Height, width and the sum of all channels."""
     sizes = {space.shape[:2] for space in spaces.values()}
     if len(sizes) > 1:
         shown = ", ".join(f"'{key}' {space.shape[0]}x{space.shape[1]}" for key, space in spaces.items())
         raise ReverieError(f"all pictures must have one height and width, got {shown}: resize them or leave some out.")
-    height, width = next(iter(sizes))
+    height, width = next(iter(spaces.values())).shape[:2]
     if height % 2**STAGES or width % 2**STAGES:
         raise ReverieError(f"pictures of {height}x{width} must be resized to multiples of {2**STAGES}, such as 64x64.")
     return height, width, sum(space.shape[-1] for space in spaces.values())

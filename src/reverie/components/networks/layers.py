@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,20 +13,37 @@ from torch.nn import functional as F
 from reverie.types import ReverieError, require
 
 NORM_EPSILON = 1e-4
+LAYER_NORM_EPSILON = 1e-3
+
+Norm = Literal["rms", "layer", "none"]
+Activation = Literal["silu", "elu", "relu"]
+Fan = Literal["in", "average"]
+"""What the variance of initial weights is divided by: the number of inputs, or the mean of inputs and outputs."""
+
+_ACTIVATIONS = {"silu": F.silu, "elu": F.elu, "relu": F.relu}
 
 
-def truncated_normal_(weight: Tensor, *, fan_in: int, outscale: float = 1.0) -> Tensor:
+def truncated_normal_(weight: Tensor, *, fan_in: float, outscale: float = 1.0) -> Tensor:
     """Normal truncated at two deviations, rescaled to unit variance over ``fan_in`` inputs, times ``outscale``."""
     with torch.no_grad():
         nn.init.trunc_normal_(weight, mean=0.0, std=1.0, a=-2.0, b=2.0)
         return weight.mul_(outscale * 1.1368 * math.sqrt(1 / fan_in))
 
 
-def linear(input_dim: int, output_dim: int, *, outscale: float = 1.0) -> nn.Linear:
+def fan_beside(norm: Norm) -> Fan:
+    """DreamerV3 brought the RMS norm and weights by fan-in; the codes with other norms, or none, take the average."""
+    return "in" if norm == "rms" else "average"
+
+
+def linear(
+    input_dim: int, output_dim: int, *, outscale: float = 1.0, has_bias: bool = True, fan: Fan = "in"
+) -> nn.Linear:
     """A linear layer with bias 0; ``outscale`` 0 makes its first output exactly zero."""
-    layer = nn.Linear(input_dim, output_dim)
-    truncated_normal_(layer.weight, fan_in=input_dim, outscale=outscale)
-    nn.init.zeros_(layer.bias)
+    layer = nn.Linear(input_dim, output_dim, bias=has_bias)
+    divisor = input_dim if fan == "in" else (input_dim + output_dim) / 2
+    truncated_normal_(layer.weight, fan_in=divisor, outscale=outscale)
+    if has_bias:
+        nn.init.zeros_(layer.bias)
     return layer
 
 
@@ -56,7 +73,7 @@ class NormSilu(nn.Module):
         self.scale = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             return _NormSilu.apply(x, self.scale)
         return F.silu(F.rms_norm(x.float(), self.scale.shape, self.scale, NORM_EPSILON)).to(x.dtype)
 
@@ -84,15 +101,40 @@ class _NormSilu(torch.autograd.Function):
         return torch.addcmul(grad_normed, normed, along, value=-1).mul_(inverse).to(grad.dtype), grad_scale
 
 
-class Mlp(nn.Module):
-    """``layers`` times linear, RMS norm, SiLU."""
+class NormActivation(nn.Module):
+    """A layer norm over the last axis, with scale and shift, or none; then the activation. Both in float32."""
 
-    def __init__(self, input_dim: int, *, layers: int, units: int) -> None:
+    def __init__(self, dim: int, *, norm: Norm, activation: Activation) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim, eps=LAYER_NORM_EPSILON) if norm == "layer" else None
+        self._activation = _ACTIVATIONS[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = x.float() if self.norm is None else self.norm(x.float())
+        return self._activation(normed).to(x.dtype)
+
+
+def norm_activation(dim: int, *, norm: Norm, activation: Activation) -> NormSilu | NormActivation:
+    if norm != "rms":
+        return NormActivation(dim, norm=norm, activation=activation)
+    if activation != "silu":
+        raise ReverieError(f"the norm rms comes with the activation silu, not with {activation}: use layer or none.")
+    return NormSilu(dim)
+
+
+class Mlp(nn.Module):
+    """``layers`` times linear, norm, activation. A layer norm has a shift, so the linear in front of it has no bias."""
+
+    def __init__(
+        self, input_dim: int, *, layers: int, units: int, norm: Norm = "rms", activation: Activation = "silu"
+    ) -> None:
         super().__init__()
         require("layers of a network", layers, at_least=1)
         sizes = [input_dim] + [units] * layers
-        self.linears = nn.ModuleList([linear(a, b) for a, b in itertools.pairwise(sizes)])
-        self.norms = nn.ModuleList([NormSilu(units) for _ in range(layers)])
+        self.linears = nn.ModuleList(
+            [linear(a, b, has_bias=norm != "layer", fan=fan_beside(norm)) for a, b in itertools.pairwise(sizes)]
+        )
+        self.norms = nn.ModuleList([norm_activation(units, norm=norm, activation=activation) for _ in range(layers)])
         self.output_dim = sizes[-1]
 
     def forward(self, x: Tensor) -> Tensor:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from reverie.components.networks.images import ImageDecoder, ImageEncoder
-from reverie.components.networks.vectors import VectorDecoder, VectorEncoder
 from reverie.types import ReverieError, Space
 
 EVERY_KEY = (".*",)
@@ -22,26 +20,42 @@ class Prediction(Protocol):
     def loss(self, target: Tensor, /) -> Tensor: ...
 
 
+class EncoderPart(Protocol):
+    """A module that reads all vectors, or all pictures, and makes ``output_dim`` numbers of them."""
+
+    @property
+    def output_dim(self) -> int: ...
+
+    def __call__(self, obs: Mapping[str, Tensor], /) -> Tensor: ...
+
+
+class VectorDecoderPart(Protocol):
+    def __call__(self, feature: Tensor, /) -> Mapping[str, Prediction]: ...
+
+
+class ImageDecoderPart(Protocol):
+    def __call__(self, deter: Tensor, stoch: Tensor, /) -> Mapping[str, Prediction]: ...
+
+
 class ObservationEncoder(nn.Module):
     """Tokens of the chosen keys: features of the vectors first, then those of the pictures.
 
-    ``keys`` are regular expressions; a key is read where one of them matches its whole name.
+    ``keys`` are regular expressions; a key is read where one of them matches its whole name. ``vectors`` and ``images``
+    make the two parts; each is called with the ``spaces`` of its kind, where there are any.
     """
 
     def __init__(
         self,
         *,
         spaces: Mapping[str, Space],
-        layers: int,
-        units: int,
-        depth: int,
+        vectors: Callable[..., EncoderPart],
+        images: Callable[..., EncoderPart],
         keys: Sequence[str] = EVERY_KEY,
-        kernel: int = 5,
     ) -> None:
         super().__init__()
-        vectors, images = split_kinds(chosen_spaces(spaces, keys))
-        self.vectors = VectorEncoder(spaces=vectors, layers=layers, units=units) if vectors else None
-        self.images = ImageEncoder(spaces=images, depth=depth, kernel=kernel) if images else None
+        vector_spaces, image_spaces = split_kinds(chosen_spaces(spaces, keys))
+        self.vectors = vectors(spaces=vector_spaces) if vector_spaces else None
+        self.images = images(spaces=image_spaces) if image_spaces else None
 
     def dims(self) -> dict[str, int]:
         return {"token_dim": sum(part.output_dim for part in (self.vectors, self.images) if part is not None)}
@@ -52,7 +66,11 @@ class ObservationEncoder(nn.Module):
 
 
 class ObservationDecoder(nn.Module):
-    """One prediction for each chosen key, from the two parts of a latent."""
+    """One prediction for each chosen key, from the two parts of a latent.
+
+    ``vectors`` is called with ``spaces`` and ``feature_dim``, and ``images`` with ``spaces``, ``deter_dim`` and
+    ``stoch_dim``, where there are any.
+    """
 
     def __init__(
         self,
@@ -60,21 +78,17 @@ class ObservationDecoder(nn.Module):
         spaces: Mapping[str, Space],
         deter_dim: int,
         stoch_dim: int,
-        layers: int,
-        units: int,
-        depth: int,
-        blocks: int = 8,
+        vectors: Callable[..., VectorDecoderPart],
+        images: Callable[..., ImageDecoderPart],
         keys: Sequence[str] = EVERY_KEY,
-        kernel: int = 5,
     ) -> None:
         super().__init__()
-        vectors, images = split_kinds(chosen_spaces(spaces, keys))
-        dims = {"deter_dim": deter_dim, "stoch_dim": stoch_dim, "units": units}
+        vector_spaces, image_spaces = split_kinds(chosen_spaces(spaces, keys))
         self.vectors, self.images = None, None
-        if vectors:
-            self.vectors = VectorDecoder(spaces=vectors, feature_dim=deter_dim + stoch_dim, layers=layers, units=units)
-        if images:
-            self.images = ImageDecoder(spaces=images, depth=depth, blocks=blocks, kernel=kernel, **dims)
+        if vector_spaces:
+            self.vectors = vectors(spaces=vector_spaces, feature_dim=deter_dim + stoch_dim)
+        if image_spaces:
+            self.images = images(spaces=image_spaces, deter_dim=deter_dim, stoch_dim=stoch_dim)
 
     def forward(self, deter: Tensor, stoch: Tensor) -> dict[str, Prediction]:
         found: dict[str, Prediction] = {}

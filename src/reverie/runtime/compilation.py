@@ -1,0 +1,38 @@
+"""Compile the step, not the unrolled loop: small functions of tensors that a loop calls many times."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+Step = TypeVar("Step", bound=Callable[..., Any])
+
+
+class _Setting:
+    is_on = False
+
+
+def use_compiled_steps(*, is_on: bool) -> None:
+    """For the whole process. The compiler rounds differently, so a run keeps to one setting."""
+    _Setting.is_on = is_on
+
+
+def compiled_step(function: Step) -> Step:
+    """Compiled where the run asks for it and gradients or captured graphs pay for it: on a CUDA device.
+
+    ``function`` takes and gives tensors, draws no random numbers and never looks at a value.
+    """
+
+    @functools.cache
+    def compiled() -> Callable[..., Any]:
+        # One version per shape, and a graph break or a silent return to eager code would be an error.
+        return torch.compile(function, fullgraph=True, dynamic=False)
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        return compiled()(*arguments) if _Setting.is_on else function(*arguments)
+
+    return call  # pyright: ignore[reportReturnType]
