@@ -58,7 +58,7 @@ BAD_STEPS: dict[str, Callable[[LaProp], dict[str, Tensor]]] = {
     "NaN gradient": lambda one: one.apply([torch.tensor([0.1, NAN, 0.1])]),
     "infinite gradient": lambda one: one.apply([torch.tensor([0.1, INFINITY, 0.1])]),
     "norm that overflows": lambda one: one.apply([torch.full((3,), 1e30)]),
-    "NaN loss": lambda one: one.apply([GOOD], loss=torch.tensor(NAN)),
+    "NaN loss": lambda one: one.apply([GOOD], watched=torch.tensor(NAN)),
 }
 
 

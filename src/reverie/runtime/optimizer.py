@@ -58,12 +58,13 @@ class LaProp:
         learning = [parameter for parameter in self._parameters if parameter.requires_grad]
         found = iter(torch.autograd.grad(loss, learning, materialize_grads=True))
         gradients = [next(found) if one.requires_grad else torch.zeros_like(one) for one in self._parameters]
-        return self.apply(gradients, loss=loss, progress=progress)
+        return self.apply(gradients, watched=loss, progress=progress)
 
     @torch.no_grad()
     def apply(
-        self, gradients: Sequence[Tensor], *, loss: Tensor | None = None, progress: Tensor | None = None
+        self, gradients: Sequence[Tensor], *, watched: Tensor | None = None, progress: Tensor | None = None
     ) -> Metrics:
+        """Move the parameters, unless a gradient, the step or ``watched`` (the loss) is not finite."""
         norms = tensor_norms(gradients)
         weight_norms = tensor_norms(self._parameters)
         # Per tensor, not per unit; the floor lets zero-initialised outputs leave zero.
@@ -82,7 +83,7 @@ class LaProp:
         for part, parameter in zip(change.split(self._lengths), self._parameters, strict=True):
             if not parameter.requires_grad:
                 part.zero_()  # frozen: momentum from before must not move it either
-        is_finite = all_finite(norms, change, *([] if loss is None else [loss]))
+        is_finite = all_finite(norms, change, *([] if watched is None else [watched]))
         moved = (self._updates, updates), (self._square, square), (self._mean, mean)
         replace_where(is_finite, [*moved, (self._weight, self._weight - change)])
         return {
