@@ -19,6 +19,7 @@ from reverie.environments.parallel.maker import Maker
 from reverie.environments.parallel.separate import SeparateEnvironments
 from reverie.environments.vector import VectorEnvironment
 from reverie.node_walk import is_node
+from reverie.orchestration.black_box import BlackBox
 from reverie.orchestration.checkpoint import CheckpointConfig, CheckpointManager
 from reverie.orchestration.display import Display
 from reverie.orchestration.evaluator import EVALUATION_BUFFER, EvaluationConfig, Evaluator
@@ -26,11 +27,12 @@ from reverie.orchestration.logger import Logger, LoggingConfig, make_sinks
 from reverie.orchestration.orchestrator import Orchestrator
 from reverie.orchestration.parts import Parts
 from reverie.orchestration.phases import PhaseSpec, parse_phases
+from reverie.orchestration.update_guard import UpdateGuard
 from reverie.runtime.device import RuntimeConfig
 from reverie.runtime.precision import Precision
 from reverie.runtime.rng import RandomStreams, derived_seed
 from reverie.targets import located
-from reverie.types import ReverieError, Space, Spaces
+from reverie.types import ReverieError, Space, Spaces, require
 from reverie.workflows.base import WorldModelWorkflow
 from reverie.workflows.context import WorkflowContext, WorldModelComponents
 from reverie.workflows.controllers import ControllerManager
@@ -57,6 +59,11 @@ class TrainingConfig:
     phases: list[Any]
     resume_path: str | None = None
     """A run folder, or a checkpoint in one, whose whole state this run begins with."""
+    max_skipped_updates: int = 5
+    """The run stops when this many updates in a row were skipped because a loss or gradient was not finite."""
+
+    def __post_init__(self) -> None:
+        require("training.max_skipped_updates", self.max_skipped_updates, at_least=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -239,8 +246,17 @@ def assemble_orchestrator(config: DictConfig, parts: Parts, *, folder: Path, dis
     """The loop around ``parts``, which writes into ``folder``."""
     logging = section(LoggingConfig, config.logging, path="logging")
     checkpoint = section(CheckpointConfig, config.checkpoint, path="checkpoint")
+    training = section(TrainingConfig, config.training, path="training")
     runtime = section(RuntimeConfig, config.runtime, path="runtime")
     resolved = plain(config)
+    guard = UpdateGuard(
+        parts.workflow,
+        parts.rng,
+        device=parts.device,
+        limit=training.max_skipped_updates,
+        black_box=BlackBox(folder, config=resolved),
+        say=display.say,
+    )
     return Orchestrator(
         parts,
         phases=phases_of(config),
@@ -249,6 +265,7 @@ def assemble_orchestrator(config: DictConfig, parts: Parts, *, folder: Path, dis
         checkpoints=CheckpointManager(folder, config=checkpoint, say=display.say),
         logger=Logger(folder, config=logging, sinks=make_sinks(folder, config=logging, run_config=resolved)),
         display=display,
+        guard=guard,
         labels={"experiment": resolved["experiment"]["name"], "task": resolved["task"], "logdir": str(folder)},
     )
 

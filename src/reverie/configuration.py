@@ -36,7 +36,7 @@ SECTIONS = (
 
 _MAY_DIFFER = re.compile(
     r"(logging|checkpoint|runtime)(\..+)?"
-    r"|training\.(total_timesteps|resume_path)"
+    r"|training\.(total_timesteps|resume_path|max_skipped_updates)"
     r"|training\.phases\.(.+\.)?duration_(steps|updates|cycles)"
     r"|experiment\.device|logdir"
 )
@@ -112,10 +112,15 @@ def read_config(run: Path) -> dict[str, Any]:
         raise ReverieError(f"cannot read `{file}`: {' '.join(str(error).split())}") from error
     if not isinstance(config, dict):
         raise ReverieError(f"`{file}` must hold a mapping of sections, got {shown(config)}")
+    return checked_config(config, where=str(file))
+
+
+def checked_config(config: dict[str, Any], *, where: str) -> dict[str, Any]:
+    """``config`` itself, if it is the whole resolved config of a run and nothing else."""
     check_sections(config)
     if missing := [name for name in SECTIONS if name not in config]:
-        raise ReverieError(f"`{file}` is not the config of a run: it lacks {', '.join(missing)}")
-    _refuse_references(config, "", file)
+        raise ReverieError(f"`{where}` is not the config of a run: it lacks {', '.join(missing)}")
+    _refuse_references(config, "", where)
     return config
 
 
@@ -155,13 +160,13 @@ def refuse_different_config(old: Mapping[Any, Any], new: Mapping[Any, Any], *, w
         )
 
 
-def _refuse_references(value: Any, path: str, file: Path) -> None:
+def _refuse_references(value: Any, path: str, where: str) -> None:
     """A stored config is resolved. A reference in it could become anything after the checks."""
     if isinstance(value, str) and "${" in value:
-        raise ReverieError(f"`{file}` holds a reference at `{path}` ({shown(value)}): write the value itself there")
+        raise ReverieError(f"`{where}` holds a reference at `{path}` ({shown(value)}): write the value itself there")
     if isinstance(value, (dict, list)):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            _refuse_references(item, joined(path, key), file)
+            _refuse_references(item, joined(path, key), where)
 
 
 def _differences(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]]:

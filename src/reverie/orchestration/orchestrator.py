@@ -5,8 +5,7 @@ It knows no algorithm. Everything it remembers is one tree of state, so that a k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,14 +15,14 @@ from reverie.orchestration.display import Display
 from reverie.orchestration.logger import Counters, Logger
 from reverie.orchestration.parts import Parts, check_sizes
 from reverie.orchestration.phase_scheduler import Action, PhaseScheduler
+from reverie.orchestration.phase_updates import PhaseUpdates
 from reverie.orchestration.phases import HookSpec, PhaseSpec
 from reverie.orchestration.progress_meter import ProgressMeter
 from reverie.orchestration.scoreboard import Scoreboard
 from reverie.orchestration.signals import StopSignals
 from reverie.orchestration.stopwatch import Stopwatch
-from reverie.orchestration.updating import Update
-from reverie.runtime.capture import Captured, is_capturable
-from reverie.types import Metrics, Phase, ReverieError, State
+from reverie.orchestration.update_guard import UpdateGuard
+from reverie.types import Phase, ReverieError, State
 
 PREFIXES = {"update_controller": "controller"}
 """Metric prefixes of updating hooks; all others are logged under ``train``."""
@@ -40,6 +39,7 @@ class Orchestrator:
         checkpoints: CheckpointManager,
         logger: Logger,
         display: Display,
+        guard: UpdateGuard,
         labels: Mapping[str, str],
     ) -> None:
         """``labels`` are the names that a person sees: experiment, task and logdir.
@@ -50,12 +50,13 @@ class Orchestrator:
         self._workflow = parts.workflow
         self._scheduler = PhaseScheduler(phases)
         self._evaluate_every = evaluate_every
-        self._captures_updates = captures_updates
         self.checkpoints = checkpoints
         self._logger = logger
         self._display = display
         self.labels = labels
         self._stopwatch = Stopwatch()
+        self._guard = guard
+        self._updates = PhaseUpdates(parts, guard, self._stopwatch, captures=captures_updates)
         self.scoreboard = Scoreboard()
         self._actions = 0
         self._evaluated_at = 0
@@ -168,6 +169,7 @@ class Orchestrator:
             "evaluator": self._parts.evaluator,
             "random_streams": self._parts.rng,
             "scoreboard": self.scoreboard,
+            "skipped_updates": self._guard,
             "checkpoints": self.checkpoints,
             "logger": self._logger,
         }
@@ -181,20 +183,7 @@ class Orchestrator:
         self._buffer = self._parts.buffers[spec.buffer] if spec.buffer else None
         progress = torch.zeros((), device=self._parts.device)
         self._phase = Phase(name=spec.name, type=spec.type, progress=progress, controller=spec.controller)
-        self._updates = {hook: self._update_function(hook) for hook in spec.hooks if hook.kind == "update"}
-
-    def _update_function(self, hook: HookSpec) -> Callable[[], Metrics]:
-        method = getattr(self._workflow, hook.name)
-        is_captured = self._captures_updates and is_capturable(method)
-        update = Update(
-            hook=method,
-            phase=self._phase,
-            batch=hook.batch,
-            buffer=self._buffer,
-            context_rows=self._workflow.context_rows,
-            measuring=(lambda _: nullcontext()) if is_captured else self._stopwatch.measuring,
-        )
-        return Captured(update, name=hook.name, generators=self._parts.rng.streams) if is_captured else update
+        self._updates.enter(spec, self._phase, self._buffer)
 
     def _is_ready(self, hook: HookSpec) -> bool:
         """Whether the buffer of the scheduler's current phase holds enough for the hook's batch."""
@@ -240,9 +229,7 @@ class Orchestrator:
         return result.steps
 
     def _update(self, hook: HookSpec) -> None:
-        update = self._updates[hook]
-        with self._stopwatch.measuring("update") if isinstance(update, Captured) else nullcontext():
-            metrics = update()
+        metrics = self._updates.perform(hook, self.counters())
         self._logger.add(metrics, prefix=PREFIXES.get(hook.name, "train"))
 
     def _has_evaluated(self, controller: str | None) -> bool:
@@ -297,7 +284,8 @@ class Orchestrator:
         env, means = self._parts.train_env, self.scoreboard.mean_scores.means()
         scores = {f"collect/{name}": value for name, value in {**means, **env.summary(means)}.items()}
         deaths = {"collect/simulator_deaths": float(env.deaths)} if env.deaths else {}
-        return scores | deaths | {f"time/{kind}": share for kind, share in self._stopwatch.shares().items()}
+        skipped = {"train/skipped_updates": float(self._guard.total())} if self._guard.has_counted else {}
+        return scores | deaths | skipped | {f"time/{kind}": share for kind, share in self._stopwatch.shares().items()}
 
     def _show(self, *, is_last: bool = False) -> None:
         progress = self._meter.progress(

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from reverie.runtime.finite import SKIPPED, all_finite, replace_where
 from reverie.types import Metrics, State, require
 
 
@@ -50,14 +51,20 @@ class LaProp:
         self._updates = torch.zeros((), dtype=torch.float64, device=device)
 
     def step(self, loss: Tensor, *, progress: Tensor | None = None) -> Metrics:
-        """Differentiate ``loss`` and move the parameters. Parameters the loss does not reach get a zero gradient."""
+        """Differentiate ``loss`` and move the parameters. Parameters the loss does not reach get a zero gradient.
+
+        When the loss, a gradient or the step itself is not finite, nothing moves, and the metric ``skipped`` is 1.
+        """
         learning = [parameter for parameter in self._parameters if parameter.requires_grad]
         found = iter(torch.autograd.grad(loss, learning, materialize_grads=True))
         gradients = [next(found) if one.requires_grad else torch.zeros_like(one) for one in self._parameters]
-        return self.apply(gradients, progress=progress)
+        return self.apply(gradients, watched=loss, progress=progress)
 
     @torch.no_grad()
-    def apply(self, gradients: Sequence[Tensor], *, progress: Tensor | None = None) -> Metrics:
+    def apply(
+        self, gradients: Sequence[Tensor], *, watched: Tensor | None = None, progress: Tensor | None = None
+    ) -> Metrics:
+        """Move the parameters, unless a gradient, the step or ``watched`` (the loss) is not finite."""
         norms = tensor_norms(gradients)
         weight_norms = tensor_norms(self._parameters)
         # Per tensor, not per unit; the floor lets zero-initialised outputs leave zero.
@@ -66,27 +73,35 @@ class LaProp:
         gradient = torch.cat([value.reshape(-1) for value in gradients])
         gradient *= torch.repeat_interleave(factors, self._sizes, output_size=gradient.numel())
 
+        rate = self._rate(progress)
+        updates = self._updates + 1
+        rms_bias, momentum_bias = 1 - self._rms_decay**updates, 1 - self._momentum**updates
+        square = self._square.lerp(gradient.square(), 1 - self._rms_decay)
+        rms = (square / rms_bias.float()).sqrt_().add_(self._epsilon)
+        mean = self._mean.lerp(gradient.div_(rms), 1 - self._momentum)
+        change = (rate / momentum_bias).float() * mean
+        for part, parameter in zip(change.split(self._lengths), self._parameters, strict=True):
+            if not parameter.requires_grad:
+                part.zero_()  # frozen: momentum from before must not move it either
+        is_finite = all_finite(norms, change, *([] if watched is None else [watched]))
+        moved = (self._updates, updates), (self._square, square), (self._mean, mean)
+        replace_where(is_finite, [*moved, (self._weight, self._weight - change)])
+        return {
+            "grad_norm": torch.linalg.vector_norm(norms),
+            "grad_clipped_share": (factors < 1).float().mean(),
+            "learning_rate": rate.float(),
+            SKIPPED: (~is_finite).float(),
+        }
+
+    def _rate(self, progress: Tensor | None) -> Tensor:
+        """The learning rate of the next update."""
         warmup = self._updates / self._warmup if self._warmup else torch.ones_like(self._updates)
         rate = self._learning_rate * warmup.clamp(max=1.0)  # the very first update has rate 0
         if self._decay:
             if progress is None:
                 raise ValueError("a decaying learning rate needs the phase's progress")
             rate = rate * (1 - self._decay * progress)
-        self._updates += 1
-        rms_bias, momentum_bias = 1 - self._rms_decay**self._updates, 1 - self._momentum**self._updates
-        self._square.lerp_(gradient.square(), 1 - self._rms_decay)
-        rms = (self._square / rms_bias.float()).sqrt_().add_(self._epsilon)
-        self._mean.lerp_(gradient.div_(rms), 1 - self._momentum)
-        change = (rate / momentum_bias).float() * self._mean
-        for part, parameter in zip(change.split(self._lengths), self._parameters, strict=True):
-            if not parameter.requires_grad:
-                part.zero_()  # frozen: momentum from before must not move it either
-        self._weight -= change
-        return {
-            "grad_norm": torch.linalg.vector_norm(norms),
-            "grad_clipped_share": (factors < 1).float().mean(),
-            "learning_rate": rate.float(),
-        }
+        return rate
 
     def get_state(self) -> State:
         return {

@@ -20,6 +20,7 @@ from reverie.components.representation_learners.latents import Latent
 from reverie.components.representation_learners.state_space_model import StateSpaceModel
 from reverie.components.return_computers.base import ReturnComputer
 from reverie.components.return_computers.td_lambda import replay_lambda_return
+from reverie.runtime.finite import SKIPPED
 from reverie.types import Batch, Metrics, Phase, Policy, ReverieError, Stateful, require
 from reverie.workflows.base import UpdateResult, WorldModelWorkflow, weighted_sum
 from reverie.workflows.context import WorkflowContext
@@ -119,7 +120,8 @@ class DreamerV3(WorldModelWorkflow):
         metrics = learned.judged.metrics()
         metrics |= {f"loss/{name}": loss.detach().mean() for name, loss in learned.losses.items()}
         metrics |= self.step(learned, progress=phase.progress)
-        return UpdateResult(metrics=metrics, write_back=self._rssm.stored(learned.modelled.latents.detach()))
+        fresh = self._rssm.stored(learned.modelled.latents.detach())
+        return UpdateResult(metrics=metrics, write_back=unless_skipped(fresh, batch, metrics[SKIPPED].bool()))
 
     def learned(self, carry: Latent, batch: Batch) -> Learned:
         """The losses of ``batch``, whose first row only leads from ``carry`` to the second."""
@@ -136,9 +138,11 @@ class DreamerV3(WorldModelWorkflow):
         return Learned(modelled=modelled, dreamed=dreamed, judged=judged, replay_returns=replay_returns, losses=losses)
 
     def step(self, learned: Learned, *, progress: Tensor | None = None) -> Metrics:
-        """One step of the optimiser; then the slow critic follows the new one."""
+        """One step of the optimiser; then the slow critic follows the new one. A skipped step changes nothing."""
         metrics = self._optimizer.step(weighted_sum(learned.losses, self._config.loss_weights), progress=progress)
-        self._critic.update_slow()
+        is_skipped = metrics[SKIPPED].bool()
+        self._critic.update_slow(unless=is_skipped)
+        self._return_scale.take_back(where=is_skipped)
         return metrics
 
     @torch.no_grad()
@@ -246,6 +250,13 @@ def without_context(batch: Batch) -> Batch:
         stored={key: value[:, rows] for key, value in batch.stored.items()},
         index=batch.index,
     )
+
+
+def unless_skipped(fresh: Mapping[str, Tensor], batch: Batch, is_skipped: Tensor) -> dict[str, Tensor]:
+    """What goes back into replay: the fresh latents, or those that are there when they come from a skipped update."""
+    return {
+        name: torch.where(is_skipped, batch.stored[name][:, -value.shape[1] :], value) for name, value in fresh.items()
+    }
 
 
 def trainable_parameters(modules: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:

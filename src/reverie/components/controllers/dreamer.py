@@ -15,6 +15,7 @@ from reverie.components.networks.heads import TwoHotHead
 from reverie.components.networks.observations import ObservationEncoder
 from reverie.components.representation_learners.latents import Latent
 from reverie.components.representation_learners.state_space_model import StateSpaceModel
+from reverie.runtime.finite import replace_where
 from reverie.runtime.precision import FULL_PRECISION, Precision
 from reverie.types import Carry, Mode, Observation, require
 
@@ -37,9 +38,10 @@ class Critic(nn.Module):
         return self.slow(feature).mean()
 
     @torch.no_grad()
-    def update_slow(self) -> None:
-        for slow, online in zip(self.slow.parameters(), self.online.parameters(), strict=True):
-            slow.lerp_(online, self._slow_rate)
+    def update_slow(self, *, unless: Tensor) -> None:
+        """The slow copy follows, unless the online one was not moved: then it stays as it is, too."""
+        pairs = zip(self.slow.parameters(), self.online.parameters(), strict=True)
+        replace_where(~unless, [(slow, slow.lerp(online, self._slow_rate)) for slow, online in pairs])
 
 
 class DreamerPolicy:
@@ -86,10 +88,15 @@ class DreamerPolicy:
             obs.is_first.unsqueeze(1),
             rng,
         )
-        latent = Latent(deter=latents.deter[:, 0], stoch=latents.stoch[:, 0])
+        latent = Latent(deter=_sound(latents.deter[:, 0]), stoch=_sound(latents.stoch[:, 0]))
         return latent, self._chosen(latent, rng, mode)
 
     def _chosen(self, latent: Latent, rng: Generator | None, mode: Mode) -> Tensor:
         is_greedy = mode == "eval" and self._exploration.evaluates_greedily
         action = self._actor(latent.feature).sample(None if is_greedy else rng)
         return self._exploration.explored(action, self._actor.space, rng) if mode == "train" else action
+
+
+def _sound(value: Tensor) -> Tensor:
+    """Zero, as at the start of an episode, where an observation that is no number would poison all that follow."""
+    return torch.nan_to_num(value, nan=0.0, posinf=0.0, neginf=0.0)
