@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from reverie.cli import main
+from reverie.commands.catalogue import CONFIGS
 from reverie.commands.composition import composed
 from reverie.commands.train_arguments import chosen_environment
 from reverie.configuration import plain
 from reverie.orchestration.evaluator import EvaluationConfig
 from reverie.orchestration.phases import parse_phases
 
+GUIDE = Path(__file__).resolve().parents[2] / "docs/guides/experiments.md"
 SIZE_12M = {"deter": 2048, "hidden": 256, "stoch": 32, "classes": 16, "blocks": 8, "depth": 16, "units": 256}
 SIZE_200M = {"deter": 8192, "hidden": 1024, "stoch": 32, "classes": 64, "blocks": 8, "depth": 64, "units": 1024}
 
@@ -215,6 +218,27 @@ def test_atari100k_is_scored_at_its_hundred_thousandth_step() -> None:
     """By the 2023 protocol: 100 episodes."""
     evaluation = config_of("dreamer_atari100k")["evaluation"]
     assert (evaluation["every_steps"], evaluation["episodes"]) == (100_000, 100)
+
+
+def documented() -> dict[str, list[str]]:
+    """The rows of the guide's first table by experiment."""
+    lines = GUIDE.read_text(encoding="utf-8").partition("| experiment | task")[2].partition("\n\n")[0].splitlines()[2:]
+    rows = [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines]
+    return {name: cells for name, *cells in rows}
+
+
+def test_the_guide_lists_every_benchmark_with_its_values() -> None:
+    rows = documented()
+    assert set(rows) == set(BLOCKS)
+    for name, (task, size, envs, ratio, steps, frames, _) in rows.items():
+        config = composed(task, [f"experiment={name}"])
+        repeat = config.environment.simulator.get("action_repeat", 1)
+        total = config.training.total_timesteps
+        wanted = [config.environment.num_envs, config.training.train_ratio, total, total * repeat]
+        assert [int(cell.replace(",", "")) for cell in (envs, ratio, steps, frames)] == wanted, name
+        assert config.size == composed(task, [f"experiment={name}", f"size={size}"]).size, name
+        default = OmegaConf.load(CONFIGS / "experiment" / f"{name}.yaml")
+        assert OmegaConf.select(default, "task") == task
 
 
 def test_minecraft_says_what_to_install(
