@@ -15,6 +15,7 @@ import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from reverie.environments.suites import suite_steps
 from reverie.node_walk import BuildWalk, CheckWalk, is_node, mismatch, shown
 from reverie.signatures import joined
 from reverie.signatures import nearest as nearest
@@ -41,6 +42,8 @@ _MAY_DIFFER = re.compile(
     r"|experiment\.device|logdir"
 )
 _ABSENT = object()
+
+OmegaConf.register_new_resolver("suite_steps", suite_steps, replace=True)  # ${suite_steps:${task}} in YAML
 
 
 def section(cls: type[T], node: Mapping[Any, Any], *, path: str) -> T:
@@ -89,6 +92,11 @@ def plain(node: Any) -> Any:
 
 def omegaconf_sentence(error: OmegaConfBaseException) -> str:
     """Which key could not be read, and why. OmegaConf's own text repeats the key on further lines."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ReverieError):
+        cause = cause.__context__
+    if cause is not None:  # a resolver of ours said no
+        return str(cause)
     reason = str(error.msg or error).splitlines()[0].rstrip(".")
     key = str(error.full_key or error.key or "")
     if "missing mandatory value" in reason.lower() and key:

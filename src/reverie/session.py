@@ -137,7 +137,9 @@ def _run_with(parts: Parts, config: DictConfig, path: Path | None, *, experiment
     folder = RunFolder(Path(config["logdir"]))
     with folder.locked():
         if folder.is_run:
-            refuse_different_config(read_config(folder.path), plain(config), where=str(folder.path))
+            stored = read_config(folder.path)
+            refuse_different_config(stored, plain(config), where=str(folder.path))
+            _refuse_fewer_steps(stored, config, folder.path, display)
             folder.replace_config(config_text(config))
             folder.set_status("running")
         else:
@@ -155,6 +157,19 @@ def _run_with(parts: Parts, config: DictConfig, path: Path | None, *, experiment
         folder.set_status("finished" if code == 0 else "interrupted")
         _report(orchestrator, folder, is_finished=code == 0)
     return code
+
+
+def _refuse_fewer_steps(stored: dict[str, Any], config: DictConfig, run: Path, display: Display) -> None:
+    """A run may become shorter than it was meant to be, but not shorter than it is."""
+    total = section(TrainingConfig, config.training, path="training").total_timesteps
+    if total >= stored["training"]["total_timesteps"]:
+        return
+    loaded = CheckpointManager(run, config=CheckpointConfig(), say=display.say).load(with_replay=False)
+    if loaded is not None and total < (done := loaded.state["global_step"]):
+        raise ReverieError(
+            f"training.total_timesteps is {total:,}, but {run} has already made {done:,} steps: give a larger number, "
+            "or leave it out."
+        )
 
 
 def _restore(
