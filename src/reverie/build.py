@@ -23,6 +23,7 @@ from reverie.orchestration.checkpoint import CheckpointConfig, CheckpointManager
 from reverie.orchestration.display import Display
 from reverie.orchestration.evaluator import EVALUATION_BUFFER, EvaluationConfig, Evaluator
 from reverie.orchestration.logger import Logger, LoggingConfig, make_sinks
+from reverie.orchestration.model_review import ModelReview
 from reverie.orchestration.orchestrator import Orchestrator
 from reverie.orchestration.parts import Parts
 from reverie.orchestration.phases import PhaseSpec, parse_phases
@@ -232,11 +233,15 @@ def assemble_orchestrator(config: DictConfig, parts: Parts, *, folder: Path, dis
     """The loop around ``parts``, which writes into ``folder``."""
     logging = section(LoggingConfig, config.logging, path="logging")
     checkpoint = section(CheckpointConfig, config.checkpoint, path="checkpoint")
+    evaluation = section(EvaluationConfig, config.evaluation, path="evaluation")
     resolved = plain(config)
     return Orchestrator(
         parts,
         phases=phases_of(config),
-        evaluate_every=section(EvaluationConfig, config.evaluation, path="evaluation").every_steps,
+        evaluate_every=evaluation.every_steps,
+        model_review=ModelReview(
+            parts.workflow, parts.train_env.spaces, evaluation.open_loop, folder=folder, say=display.say
+        ),
         checkpoints=CheckpointManager(folder, config=checkpoint, say=display.say),
         logger=Logger(folder, config=logging, sinks=make_sinks(folder, config=logging, run_config=resolved)),
         display=display,
