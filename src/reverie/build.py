@@ -120,15 +120,11 @@ def _assembled_around(
     allow: Allow,
 ) -> Parts:
     streams = {EVALUATION_BUFFER: min(evaluation.envs, evaluation.episodes)}
-    buffers: dict[str, Buffer] = {
-        str(name): instantiate(
-            node,
-            path=f"buffer.{name}",
-            allow=allow,
-            num_streams=streams.get(str(name), train_env.num_envs),
-            rng=rng.stream(f"replay/{name}"),
+    buffers = {
+        str(name): make_buffer(
+            config, str(name), num_streams=streams.get(str(name), train_env.num_envs), rng=rng, allow=allow
         )
-        for name, node in config.buffer.items()
+        for name in config.buffer
     }
     workflow = assemble_workflow(
         config, spaces=train_env.spaces, train_env=train_env, rng=rng, device=device, allow=allow
@@ -141,6 +137,12 @@ def _assembled_around(
         buffer=buffers.get(EVALUATION_BUFFER),
     )
     return Parts(workflow=workflow, buffers=buffers, train_env=train_env, evaluator=evaluator, rng=rng, device=device)
+
+
+def make_buffer(config: DictConfig, name: str, *, num_streams: int, rng: RandomStreams, allow: Allow) -> Buffer:
+    """The empty buffer that `buffer.NAME` describes."""
+    path, stream = f"buffer.{name}", rng.stream(f"replay/{name}")
+    return instantiate(config.buffer[name], path=path, allow=allow, num_streams=num_streams, rng=stream)
 
 
 def evaluation_environment(config: DictConfig, *, episodes: int, allow: Allow) -> VectorEnvironment:
