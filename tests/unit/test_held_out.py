@@ -53,7 +53,7 @@ def test_sequences_are_consecutive_rows_of_this_evaluation_in_different_places(r
         assert sequence[-1] % 1000 <= newest
     assert len({tuple(sequence) for sequence in found}) == len(found) >= min(7, STREAMS)
     assert max(sequence[-1] % 1000 for sequence in found) == newest
-    assert {stream for stream in span.stream.tolist()} == set(range(STREAMS))
+    assert set(span.stream.tolist()) == set(range(STREAMS))
 
 
 def test_rows_in_front_are_those_before_and_the_first_row_is_repeated() -> None:
