@@ -152,7 +152,8 @@ def refuse_different_config(old: Mapping[Any, Any], new: Mapping[Any, Any], *, w
     if changes:
         raise ReverieError(
             f"`{where}` was started with another config ({'; '.join(changes)}): only durations, logging, pictures, "
-            "checkpoint, runtime and experiment.device may differ on resume, so undo these or start a new run in another logdir"
+            "checkpoint, runtime and experiment.device may differ on resume, so undo these or start a new run in "
+            "another logdir"
         )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,6 +26,7 @@ SPACES = Spaces(
     action=Space(shape=(), dtype="int64", classes=2),
 )
 DISCOUNT = 0.9
+GUIDE = Path(__file__).resolve().parents[2] / "docs/guides/dreams.md"
 
 
 def observation(size: int = 3, length: int = 20, border: int = 12) -> Observation:
@@ -50,7 +53,8 @@ def observation(size: int = 3, length: int = 20, border: int = 12) -> Observatio
 def perfect(seen: Observation) -> OpenLoop:
     obs = {key: value.clone() for key, value in seen.obs.items()}
     obs["image"] = seen.obs["image"].float() / 255
-    return OpenLoop(obs=obs, reward=seen.reward.clone(), live=(~seen.is_terminal).float(), discount=DISCOUNT)
+    live = (~seen.is_terminal).float()
+    return OpenLoop(obs=obs, reward=seen.reward.clone(), real_reward=seen.reward, live=live, discount=DISCOUNT)
 
 
 def lead_of(seen: Observation) -> Tensor:
@@ -100,6 +104,7 @@ def test_rewards_ends_and_returns_by_hand() -> None:
     predicted = OpenLoop(
         obs={},
         reward=torch.tensor([[0.0, 0.0, 0.5, 0.5, 3.5]]),
+        real_reward=seen.reward,
         live=torch.tensor([[0.0, 0.0, 1.0, 0.8, 0.4]]),
         discount=0.5,
     )
@@ -145,3 +150,10 @@ def test_what_cannot_be_told_is_left_out() -> None:
     assert "image_error_1" in metrics
     assert "image_error_5" not in metrics
     assert all(math.isfinite(value) for value in metrics.values())
+
+
+def test_the_guide_explains_every_metric() -> None:
+    seen = observation()
+    found = {re.sub(r"_(1|5|15)$", "_K", name) for name in model_health(seen, perfect(seen), lead_of(seen), SPACES)}
+    documented = re.findall(r"^\| `eval/model/(\w+)`", GUIDE.read_text(encoding="utf-8"), flags=re.M)
+    assert sorted(documented) == sorted(found)

@@ -21,7 +21,7 @@ def model_health(seen: Observation, predicted: OpenLoop, lead_BT: Tensor, spaces
     """
     is_imagined = lead_BT > 0
     metrics = dict(_errors(seen, predicted, lead_BT, spaces))
-    reward, predicted_reward = seen.reward[is_imagined].double(), predicted.reward[is_imagined].double()
+    reward, predicted_reward = predicted.real_reward[is_imagined].double(), predicted.reward[is_imagined].double()
     metrics["reward_bias"] = float((predicted_reward - reward).mean())
     metrics["reward_error"] = float((predicted_reward - reward).abs().mean())
     if reward.var(correction=0) > 0 and predicted_reward.var(correction=0) > 0:
@@ -30,7 +30,7 @@ def model_health(seen: Observation, predicted: OpenLoop, lead_BT: Tensor, spaces
     metrics["continue_brier"] = float((predicted_live - live).square().mean())
     metrics["continue_predicted"] = float(predicted_live.mean())
     metrics["continue_real"] = float(live.mean())
-    real, imagined = (_returns(one, lead_BT, predicted.discount) for one in (seen.reward, predicted.reward))
+    real, imagined = (_returns(one, lead_BT, predicted.discount) for one in (predicted.real_reward, predicted.reward))
     metrics["return_real"] = float(real.mean())
     metrics["return_imagined"] = float(imagined.mean())
     metrics["return_error"] = float((imagined - real).abs().mean())

@@ -137,7 +137,7 @@ class ModelReview:
         lines = [line for key in vectors for line in _lines(key, truth[key], predicted[key])][:MAX_LINES]
         live = (~compared.seen.is_terminal).float()
         lines += [
-            *_lines("reward", compared.seen.reward[shown].numpy(), compared.predicted.reward[shown].numpy()),
+            *_lines("reward", compared.predicted.real_reward[shown].numpy(), compared.predicted.reward[shown].numpy()),
             *_lines("continue", live[shown].numpy(), compared.predicted.live[shown].numpy()),
         ]
         yield f"{kind}/lines", line_plot(lines, is_context, title=kind.replace("_", " "))

@@ -17,6 +17,8 @@ class OpenLoop:
     obs: dict[str, Tensor]
     """The keys that the model predicts, shaped as in the rows: pictures from 0 to 1, class indices, numbers."""
     reward: Tensor
+    real_reward: Tensor
+    """The rewards of the rows in the form that is predicted: an algorithm may squash or clip them."""
     live: Tensor
     """The probability that the episode does not end here by itself, without any discount in it."""
     discount: float
@@ -26,6 +28,7 @@ class OpenLoop:
         return OpenLoop(
             obs={key: value.cpu() for key, value in self.obs.items()},
             reward=self.reward.cpu(),
+            real_reward=self.real_reward.cpu(),
             live=self.live.cpu(),
             discount=self.discount,
         )
