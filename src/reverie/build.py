@@ -24,6 +24,7 @@ from reverie.orchestration.checkpoint import CheckpointConfig, CheckpointManager
 from reverie.orchestration.display import Display
 from reverie.orchestration.evaluator import EVALUATION_BUFFER, EvaluationConfig, Evaluator
 from reverie.orchestration.logger import Logger, LoggingConfig, make_sinks
+from reverie.orchestration.model_review import ModelReview
 from reverie.orchestration.orchestrator import Orchestrator
 from reverie.orchestration.parts import Parts
 from reverie.orchestration.phases import PhaseSpec, parse_phases
@@ -132,15 +133,11 @@ def _assembled_around(
     allow: Allow,
 ) -> Parts:
     streams = {EVALUATION_BUFFER: min(evaluation.envs, evaluation.episodes)}
-    buffers: dict[str, Buffer] = {
-        str(name): instantiate(
-            node,
-            path=f"buffer.{name}",
-            allow=allow,
-            num_streams=streams.get(str(name), train_env.num_envs),
-            rng=rng.stream(f"replay/{name}"),
+    buffers = {
+        str(name): make_buffer(
+            config, str(name), num_streams=streams.get(str(name), train_env.num_envs), rng=rng, allow=allow
         )
-        for name, node in config.buffer.items()
+        for name in config.buffer
     }
     workflow = assemble_workflow(
         config, spaces=train_env.spaces, train_env=train_env, rng=rng, device=device, allow=allow
@@ -153,6 +150,12 @@ def _assembled_around(
         buffer=buffers.get(EVALUATION_BUFFER),
     )
     return Parts(workflow=workflow, buffers=buffers, train_env=train_env, evaluator=evaluator, rng=rng, device=device)
+
+
+def make_buffer(config: DictConfig, name: str, *, num_streams: int, rng: RandomStreams, allow: Allow) -> Buffer:
+    """The empty buffer that `buffer.NAME` describes."""
+    path, stream = f"buffer.{name}", rng.stream(f"replay/{name}")
+    return instantiate(config.buffer[name], path=path, allow=allow, num_streams=num_streams, rng=stream)
 
 
 def evaluation_environment(config: DictConfig, *, episodes: int, allow: Allow) -> VectorEnvironment:
@@ -248,6 +251,7 @@ def assemble_orchestrator(config: DictConfig, parts: Parts, *, folder: Path, dis
     checkpoint = section(CheckpointConfig, config.checkpoint, path="checkpoint")
     training = section(TrainingConfig, config.training, path="training")
     runtime = section(RuntimeConfig, config.runtime, path="runtime")
+    evaluation = section(EvaluationConfig, config.evaluation, path="evaluation")
     resolved = plain(config)
     guard = UpdateGuard(
         parts.workflow,
@@ -260,8 +264,11 @@ def assemble_orchestrator(config: DictConfig, parts: Parts, *, folder: Path, dis
     return Orchestrator(
         parts,
         phases=phases_of(config),
-        evaluate_every=section(EvaluationConfig, config.evaluation, path="evaluation").every_steps,
+        evaluate_every=evaluation.every_steps,
         captures_updates=runtime.captures_updates and parts.device.type == "cuda",
+        model_review=ModelReview(
+            parts.workflow, parts.train_env.spaces, evaluation.open_loop, folder=folder, say=display.say
+        ),
         checkpoints=CheckpointManager(folder, config=checkpoint, say=display.say),
         logger=Logger(folder, config=logging, sinks=make_sinks(folder, config=logging, run_config=resolved)),
         display=display,

@@ -39,6 +39,7 @@ _MAY_DIFFER = re.compile(
     r"(logging|checkpoint|runtime)(\..+)?"
     r"|training\.(total_timesteps|resume_path|max_skipped_updates)"
     r"|training\.phases\.(.+\.)?duration_(steps|updates|cycles)"
+    r"|evaluation\.open_loop\.(pictures_every|columns|episode_length)"
     r"|experiment\.device|logdir"
 )
 _ABSENT = object()
@@ -150,7 +151,7 @@ def with_overrides(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[
 
 
 def may_differ(key: str) -> bool:
-    """Whether a resumed run may change ``key``: durations, logging, checkpointing, runtime, and where it runs."""
+    """Whether a resumed run may change ``key``: durations, logging, pictures, checkpoints, runtime, where it runs."""
     return _MAY_DIFFER.fullmatch(key) is not None
 
 
@@ -163,8 +164,9 @@ def refuse_different_config(old: Mapping[Any, Any], new: Mapping[Any, Any], *, w
     ]
     if changes:
         raise ReverieError(
-            f"`{where}` was started with another config ({'; '.join(changes)}): only durations, logging, checkpoint, "
-            "runtime and experiment.device may differ on resume, so undo these or start a new run in another logdir"
+            f"`{where}` was started with another config ({'; '.join(changes)}): only durations, logging, pictures, "
+            "checkpoint, runtime and experiment.device may differ on resume, so undo these or start a new run in "
+            "another logdir"
         )
 
 

@@ -12,7 +12,9 @@ import torch
 
 from reverie.orchestration.checkpoint import CheckpointManager, Loaded
 from reverie.orchestration.display import Display
+from reverie.orchestration.evaluator import in_words
 from reverie.orchestration.logger import Counters, Logger
+from reverie.orchestration.model_review import ModelReview
 from reverie.orchestration.parts import Parts, check_sizes
 from reverie.orchestration.phase_scheduler import Action, PhaseScheduler
 from reverie.orchestration.phase_updates import PhaseUpdates
@@ -36,6 +38,7 @@ class Orchestrator:
         phases: tuple[PhaseSpec, ...],
         evaluate_every: int | None,
         captures_updates: bool,
+        model_review: ModelReview,
         checkpoints: CheckpointManager,
         logger: Logger,
         display: Display,
@@ -50,6 +53,7 @@ class Orchestrator:
         self._workflow = parts.workflow
         self._scheduler = PhaseScheduler(phases)
         self._evaluate_every = evaluate_every
+        self._model_review = model_review
         self.checkpoints = checkpoints
         self._logger = logger
         self._display = display
@@ -245,12 +249,13 @@ class Orchestrator:
             self._parts.rng.set_state(before)
             return False
         self.scoreboard.add_evaluation(scores)
-        self._logger.write_now(self.counters(), {f"eval/{name}": value for name, value in scores.items()})
-        self._display.say(
-            f"Evaluation after {self._scheduler.totals.agent_steps:,} steps: mean return "
-            f"{scores['return_mean']:.1f} over {scores['episodes']:.0f} episodes "
-            f"(from {scores['return_min']:.1f} to {scores['return_max']:.1f})."
-        )
+        counters = self.counters()
+        with self._stopwatch.measuring("evaluate"):
+            name = f"{counters.agent_steps:010d}-{counters.updates:010d}"
+            review = self._model_review.review(self._parts.evaluator, name=name)
+        values = {f"eval/{name}": value for name, value in (scores | review.metrics).items()}
+        self._logger.write_now(counters, values, {f"eval/{name}": one for name, one in review.pictures.items()})
+        self._display.say(f"Evaluation after {counters.agent_steps:,} steps: {in_words(scores)}")
         return True
 
     def _afterwards(self) -> None:
@@ -259,7 +264,8 @@ class Orchestrator:
         every = self._evaluate_every
         is_due = every is not None and steps // every > self._evaluated_at // every
         controller = self._scheduler.phases[self._acted_in].controller
-        self._owes_afterwards = is_due and not self._is_evaluation_next() and not self._has_evaluated(controller)
+        is_soon = self._scheduler.is_evaluation_after(self._acted_in)
+        self._owes_afterwards = is_due and not is_soon and not self._has_evaluated(controller)
         if self._owes_afterwards:
             return
         if is_due:
@@ -272,12 +278,6 @@ class Orchestrator:
             self.save()
         if self._display.is_due():
             self._show()
-
-    def _is_evaluation_next(self) -> bool:
-        """Whether the phase of the last action has used up its time and the next one only evaluates."""
-        following = self._scheduler.phases[self._acted_in + 1 :][:1]
-        is_over = self._scheduler.phase_index != self._acted_in or self._scheduler.progress() >= 1
-        return is_over and any(phase.type == "eval_only" for phase in following)
 
     def _line_metrics(self) -> dict[str, float]:
         """What a line holds beside the means of its interval."""

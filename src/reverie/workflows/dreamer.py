@@ -24,7 +24,9 @@ from reverie.runtime.finite import SKIPPED
 from reverie.types import Batch, Metrics, Phase, Policy, ReverieError, Stateful, require
 from reverie.workflows.base import UpdateResult, WorldModelWorkflow, weighted_sum
 from reverie.workflows.context import WorkflowContext
+from reverie.workflows.dreamer_open_loop import open_loop_latents, predicted_obs
 from reverie.workflows.dreamer_records import Dreamed, Judged, Learned, Modelled
+from reverie.workflows.open_loop import OpenLoop
 
 LOSSES = frozenset(
     ("reconstruction", "reward", "continue", "dynamics", "representation", "policy", "value", "replay_value")
@@ -155,6 +157,23 @@ class DreamerV3(WorldModelWorkflow):
             features.append(latent.feature)
             actions.append(self._actor(features[-1]).sample(self._rng))
         return Dreamed(feature=torch.stack(features, 1), action=torch.stack(actions, 1))
+
+    @torch.no_grad()
+    def open_loop(self, batch: Batch, *, is_context: Tensor) -> OpenLoop:
+        """See ``PredictsOpenLoop``. It starts from the latents that were stored with the context row."""
+        carry = restored_latent({key: value[:, 0] for key, value in batch.stored.items()}, self._rssm.classes)
+        seen, action = without_context(batch), self._actor.vector(batch.action[:, :-1])
+        tokens = self._encoder(seen.obs)
+        latents = open_loop_latents(self._rssm, carry, tokens, action, seen.is_first, is_context_BT=is_context)
+        discount = 1 - 1 / self._config.discount_horizon
+        return OpenLoop(
+            obs=predicted_obs(self._decoder(latents.deter, latents.stoch_vector), seen.obs),
+            reward=self._reward_head(latents.feature).mean(),
+            real_reward=seen.reward,
+            # The head's target is discounted: what it predicts beyond the discount is the probability.
+            live=(self._continue_head(latents.feature).mean() / discount).clamp(max=1.0),
+            discount=discount,
+        )
 
     def _modelled(self, carry: Latent, batch: Batch, seen: Batch) -> Modelled:
         tokens = self._encoder(seen.obs)
