@@ -161,7 +161,7 @@ class DreamerV3(WorldModelWorkflow):
     @torch.no_grad()
     def open_loop(self, batch: Batch, *, is_context: Tensor) -> OpenLoop:
         """See ``PredictsOpenLoop``. It starts from the latents that were stored with the context row."""
-        carry = restored_latent({key: value[:, 0] for key, value in batch.stored.items()}, self._rssm.classes)
+        carry = self._rssm.restored({key: value[:, 0] for key, value in batch.stored.items()})
         seen, action = without_context(batch), self._actor.vector(batch.action[:, :-1])
         tokens = self._encoder(seen.obs)
         latents = open_loop_latents(self._rssm, carry, tokens, action, seen.is_first, is_context_BT=is_context)

@@ -10,11 +10,18 @@ from torch import Tensor
 
 from reverie.components.networks.distributions import OneHot, OneHots
 from reverie.components.networks.observations import Prediction
-from reverie.components.representation_learners.rssm import Latent, Rssm
+from reverie.components.representation_learners.latents import Latent
+from reverie.components.representation_learners.state_space_model import StateSpaceModel
 
 
 def open_loop_latents(
-    rssm: Rssm, carry: Latent, tokens_BTD: Tensor, action_BTA: Tensor, is_first_BT: Tensor, *, is_context_BT: Tensor
+    rssm: StateSpaceModel,
+    carry: Latent,
+    tokens_BTD: Tensor,
+    action_BTA: Tensor,
+    is_first_BT: Tensor,
+    *,
+    is_context_BT: Tensor,
 ) -> Latent:
     """The most likely latents [B, T] of rows that begin right after ``carry``; the tokens count for context alone."""
     deters, stochs = [], []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
@@ -12,6 +14,8 @@ from reverie.components.representation_learners.latents import Latent, LatentKin
 from reverie.components.representation_learners.rssm_scan import Layers, walked
 from reverie.components.representation_learners.state_space_model import StateSpaceModel, bounded
 from reverie.runtime.compilation import steps_are_compiled
+
+Layer = TypeVar("Layer", bound=nn.Module)
 
 
 class Rssm(StateSpaceModel):
@@ -60,8 +64,8 @@ class Rssm(StateSpaceModel):
         """The same as ``observe`` in fewer and larger operations, for a device on which small ones are expensive."""
         keep_BT1 = (~is_first_BT).unsqueeze(-1).to(carry.deter.dtype)
         action_BTGD = self._action_part(self.read_action(bounded(action_BTA) * keep_BT1))
-        first, dim = self.posterior_mlp.linears[0], carry.deter.shape[-1]
-        tokens_BTH = F.linear(tokens_BTD, first.weight[:, dim:], first.bias)
+        first = _first(self.posterior_mlp.linears, nn.Linear)
+        tokens_BTH = F.linear(tokens_BTD, first.weight[:, self._deter :], first.bias)
         size, length = is_first_BT.shape
         noise_TB = self._latents.noise((length, size), carry.deter.device, rng)
         noises = [None] * length if noise_TB is None else noise_TB.unbind(0)
@@ -83,20 +87,20 @@ class Rssm(StateSpaceModel):
         """In the order in which ``walked`` reads them."""
         layers = Layers(length, size, dtype)
         for mlp in (self.read_deter, self.read_stoch):
-            layers.linear(mlp.linears[0].weight, mlp.linears[0].bias)
-            layers.scale(mlp.norms[0].scale)
-        action_dim = self.read_action.output_dim
-        layers.blocks(self.dynamics[0].weight[:, :-action_dim])
-        layers.scale(self.dynamics_norms[0].scale)
+            layer = _first(mlp.linears, nn.Linear)
+            layers.linear(layer.weight, layer.bias)
+            layers.scale(_first(mlp.norms, NormSilu).scale)
+        layers.blocks(_first(self.dynamics, BlockLinear).weight[:, : -self.read_action.output_dim])
+        layers.scale(_first(self.dynamics_norms, NormSilu).scale)
         layers.blocks(self.gates.weight, self.gates.bias)
-        layers.linear(self.posterior_mlp.linears[0].weight[:, : self._deter])
-        layers.scale(self.posterior_mlp.norms[0].scale)
+        layers.linear(_first(self.posterior_mlp.linears, nn.Linear).weight[:, : self._deter])
+        layers.scale(_first(self.posterior_mlp.norms, NormSilu).scale)
         layers.linear(self.posterior_output.weight, self.posterior_output.bias)
         return layers
 
     def _action_part(self, action_BTH: Tensor) -> Tensor:
         """What actions add to the blocks, with the blocks' bias: [B, T, blocks, D / blocks]."""
-        layer, flat = self.dynamics[0], action_BTH.flatten(0, 1)
+        layer, flat = _first(self.dynamics, BlockLinear), action_BTH.flatten(0, 1)
         weight = layer.weight[:, -flat.shape[-1] :]
         added = torch.baddbmm(layer.bias.view(self._blocks, 1, -1), flat.expand(self._blocks, -1, -1), weight)
         return added.transpose(0, 1).unflatten(0, action_BTH.shape[:2])
@@ -119,3 +123,9 @@ class Rssm(StateSpaceModel):
             x_NGI = norm(layer(x_NGI).flatten(-2)).unflatten(-1, (self._blocks, -1))
         # Each block has its own three gates: the split is inside the block, not across the whole vector.
         return gated(old_NGD, self.gates(x_NGI).to(old_NGD.dtype)).flatten(-2)
+
+
+def _first(modules: nn.ModuleList, kind: type[Layer]) -> Layer:
+    found = modules[0]
+    assert isinstance(found, kind)
+    return found
