@@ -19,18 +19,21 @@ from reverie.environments.parallel.maker import Maker
 from reverie.environments.parallel.separate import SeparateEnvironments
 from reverie.environments.vector import VectorEnvironment
 from reverie.node_walk import is_node
+from reverie.orchestration.black_box import BlackBox
 from reverie.orchestration.checkpoint import CheckpointConfig, CheckpointManager
 from reverie.orchestration.display import Display
 from reverie.orchestration.evaluator import EVALUATION_BUFFER, EvaluationConfig, Evaluator
 from reverie.orchestration.logger import Logger, LoggingConfig, make_sinks
+from reverie.orchestration.model_review import ModelReview
 from reverie.orchestration.orchestrator import Orchestrator
 from reverie.orchestration.parts import Parts
 from reverie.orchestration.phases import PhaseSpec, parse_phases
+from reverie.orchestration.update_guard import UpdateGuard
 from reverie.runtime.device import RuntimeConfig
 from reverie.runtime.precision import Precision
 from reverie.runtime.rng import RandomStreams, derived_seed
 from reverie.targets import located
-from reverie.types import ReverieError, Space, Spaces
+from reverie.types import ReverieError, Space, Spaces, require
 from reverie.workflows.base import WorldModelWorkflow
 from reverie.workflows.context import WorkflowContext, WorldModelComponents
 from reverie.workflows.controllers import ControllerManager
@@ -59,6 +62,11 @@ class TrainingConfig:
     """Agent steps with random actions before learning begins, where the phases have such a beginning."""
     resume_path: str | None = None
     """A run folder, or a checkpoint in one, whose whole state this run begins with."""
+    max_skipped_updates: int = 5
+    """The run stops when this many updates in a row were skipped because a loss or gradient was not finite."""
+
+    def __post_init__(self) -> None:
+        require("training.max_skipped_updates", self.max_skipped_updates, at_least=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,15 +135,11 @@ def _assembled_around(
     allow: Allow,
 ) -> Parts:
     streams = {EVALUATION_BUFFER: min(evaluation.envs, evaluation.episodes)}
-    buffers: dict[str, Buffer] = {
-        str(name): instantiate(
-            node,
-            path=f"buffer.{name}",
-            allow=allow,
-            num_streams=streams.get(str(name), train_env.num_envs),
-            rng=rng.stream(f"replay/{name}"),
+    buffers = {
+        str(name): make_buffer(
+            config, str(name), num_streams=streams.get(str(name), train_env.num_envs), rng=rng, allow=allow
         )
-        for name, node in config.buffer.items()
+        for name in config.buffer
     }
     workflow = assemble_workflow(
         config, spaces=train_env.spaces, train_env=train_env, rng=rng, device=device, allow=allow
@@ -148,6 +152,12 @@ def _assembled_around(
         buffer=buffers.get(EVALUATION_BUFFER),
     )
     return Parts(workflow=workflow, buffers=buffers, train_env=train_env, evaluator=evaluator, rng=rng, device=device)
+
+
+def make_buffer(config: DictConfig, name: str, *, num_streams: int, rng: RandomStreams, allow: Allow) -> Buffer:
+    """The empty buffer that `buffer.NAME` describes."""
+    path, stream = f"buffer.{name}", rng.stream(f"replay/{name}")
+    return instantiate(config.buffer[name], path=path, allow=allow, num_streams=num_streams, rng=stream)
 
 
 def evaluation_environment(config: DictConfig, *, episodes: int, allow: Allow) -> VectorEnvironment:
@@ -241,16 +251,30 @@ def assemble_orchestrator(config: DictConfig, parts: Parts, *, folder: Path, dis
     """The loop around ``parts``, which writes into ``folder``."""
     logging = section(LoggingConfig, config.logging, path="logging")
     checkpoint = section(CheckpointConfig, config.checkpoint, path="checkpoint")
+    training = section(TrainingConfig, config.training, path="training")
     runtime = section(RuntimeConfig, config.runtime, path="runtime")
+    evaluation = section(EvaluationConfig, config.evaluation, path="evaluation")
     resolved = plain(config)
+    guard = UpdateGuard(
+        parts.workflow,
+        parts.rng,
+        device=parts.device,
+        limit=training.max_skipped_updates,
+        black_box=BlackBox(folder, config=resolved),
+        say=display.say,
+    )
     return Orchestrator(
         parts,
         phases=phases_of(config),
-        evaluate_every=section(EvaluationConfig, config.evaluation, path="evaluation").every_steps,
+        evaluate_every=evaluation.every_steps,
         captures_updates=runtime.captures_updates and parts.device.type == "cuda",
+        model_review=ModelReview(
+            parts.workflow, parts.train_env.spaces, evaluation.open_loop, folder=folder, say=display.say
+        ),
         checkpoints=CheckpointManager(folder, config=checkpoint, say=display.say),
         logger=Logger(folder, config=logging, sinks=make_sinks(folder, config=logging, run_config=resolved)),
         display=display,
+        guard=guard,
         labels={"experiment": resolved["experiment"]["name"], "task": resolved["task"], "logdir": str(folder)},
     )
 

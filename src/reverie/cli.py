@@ -19,6 +19,7 @@ _COMMANDS = {
     "eval": ("evaluate", "play episodes with a trained agent and print the scores"),
     "tasks": ("tasks", "list the tasks an agent can be trained on, and whether they run here"),
     "doctor": ("doctor", "check this machine: Python, torch, GPU, disk, and one step in every suite"),
+    "replay-update": ("replay_update", "execute the update of a black box again and name what is not finite"),
     "env": ("env", "add an interpreter for an old simulator, or check a task, your own too"),
     "test": ("test", "run the tests of this checkout"),
 }
@@ -47,7 +48,7 @@ examples:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command and returns the exit code: 0, 2 for what the user can mend, or the command's own."""
+    """Runs one command and returns the exit code: 0, that of a ReverieError, or the command's own."""
     arguments = sys.argv[1:] if argv is None else argv
     try:
         code = _run(arguments)
@@ -66,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
         if not isinstance(error, ReverieError):
             raise
         print(f"reverie: {error}", file=sys.stderr)
-        return 2
+        return error.exit_code
 
 
 def _run(arguments: list[str]) -> int:
@@ -97,7 +98,7 @@ def _unknown(command: str) -> str:
 def _help() -> str:
     from reverie.commands.catalogue import default_experiment, experiments_text
 
-    commands = "\n".join(f"  {name:<8}{text}" for name, (_, text) in _COMMANDS.items())
+    commands = "\n".join(f"  {name:<15}{text}" for name, (_, text) in _COMMANDS.items())
     return _HELP.format(
         reverie=reverie_command(),
         commands=commands,

@@ -15,6 +15,7 @@ import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from reverie.environments.suites import suite_steps
 from reverie.node_walk import BuildWalk, CheckWalk, is_node, mismatch, shown
 from reverie.signatures import joined
 from reverie.signatures import nearest as nearest
@@ -36,13 +37,15 @@ SECTIONS = (
 
 _MAY_DIFFER = re.compile(
     r"(logging|checkpoint|runtime)(\..+)?"
-    r"|training\.(total_timesteps|resume_path)"
+    r"|training\.(total_timesteps|resume_path|max_skipped_updates)"
     r"|training\.phases\.(.+\.)?duration_(steps|updates|cycles)"
+    r"|evaluation\.open_loop\.(pictures_every|columns|episode_length)"
     r"|experiment\.device|logdir"
 )
 _ABSENT = object()
 
 OmegaConf.register_new_resolver("smaller", min, replace=True)  # ${smaller:A,B} in YAML
+OmegaConf.register_new_resolver("suite_steps", suite_steps, replace=True)  # ${suite_steps:${task}} in YAML
 
 
 def section(cls: type[T], node: Mapping[Any, Any], *, path: str) -> T:
@@ -91,6 +94,11 @@ def plain(node: Any) -> Any:
 
 def omegaconf_sentence(error: OmegaConfBaseException) -> str:
     """Which key could not be read, and why. OmegaConf's own text repeats the key on further lines."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ReverieError):
+        cause = cause.__context__
+    if cause is not None:  # a resolver of ours said no
+        return str(cause)
     reason = str(error.msg or error).splitlines()[0].rstrip(".")
     key = str(error.full_key or error.key or "")
     if "missing mandatory value" in reason.lower() and key:
@@ -114,10 +122,15 @@ def read_config(run: Path) -> dict[str, Any]:
         raise ReverieError(f"cannot read `{file}`: {' '.join(str(error).split())}") from error
     if not isinstance(config, dict):
         raise ReverieError(f"`{file}` must hold a mapping of sections, got {shown(config)}")
+    return checked_config(config, where=str(file))
+
+
+def checked_config(config: dict[str, Any], *, where: str) -> dict[str, Any]:
+    """``config`` itself, if it is the whole resolved config of a run and nothing else."""
     check_sections(config)
     if missing := [name for name in SECTIONS if name not in config]:
-        raise ReverieError(f"`{file}` is not the config of a run: it lacks {', '.join(missing)}")
-    _refuse_references(config, "", file)
+        raise ReverieError(f"`{where}` is not the config of a run: it lacks {', '.join(missing)}")
+    _refuse_references(config, "", where)
     return config
 
 
@@ -139,7 +152,7 @@ def with_overrides(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[
 
 
 def may_differ(key: str) -> bool:
-    """Whether a resumed run may change ``key``: durations, logging, checkpointing, runtime, and where it runs."""
+    """Whether a resumed run may change ``key``: durations, logging, pictures, checkpoints, runtime, where it runs."""
     return _MAY_DIFFER.fullmatch(key) is not None
 
 
@@ -152,18 +165,19 @@ def refuse_different_config(old: Mapping[Any, Any], new: Mapping[Any, Any], *, w
     ]
     if changes:
         raise ReverieError(
-            f"`{where}` was started with another config ({'; '.join(changes)}): only durations, logging, checkpoint, "
-            "runtime and experiment.device may differ on resume, so undo these or start a new run in another logdir"
+            f"`{where}` was started with another config ({'; '.join(changes)}): only durations, logging, pictures, "
+            "checkpoint, runtime and experiment.device may differ on resume, so undo these or start a new run in "
+            "another logdir"
         )
 
 
-def _refuse_references(value: Any, path: str, file: Path) -> None:
+def _refuse_references(value: Any, path: str, where: str) -> None:
     """A stored config is resolved. A reference in it could become anything after the checks."""
     if isinstance(value, str) and "${" in value:
-        raise ReverieError(f"`{file}` holds a reference at `{path}` ({shown(value)}): write the value itself there")
+        raise ReverieError(f"`{where}` holds a reference at `{path}` ({shown(value)}): write the value itself there")
     if isinstance(value, (dict, list)):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            _refuse_references(item, joined(path, key), file)
+            _refuse_references(item, joined(path, key), where)
 
 
 def _differences(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]]:

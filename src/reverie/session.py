@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from reverie.build import (
     assemble_orchestrator,
     assemble_workflow,
     evaluation_environment,
+    make_buffer,
     phases_of,
 )
 from reverie.configuration import (
@@ -34,8 +35,9 @@ from reverie.configuration import (
 from reverie.orchestration.checkpoint import CheckpointConfig, CheckpointManager, Loaded
 from reverie.orchestration.command_name import reverie_command
 from reverie.orchestration.display import Display, make_display
-from reverie.orchestration.evaluator import EvaluationConfig, Evaluator
+from reverie.orchestration.evaluator import EVALUATION_BUFFER, EvaluationConfig, Evaluator
 from reverie.orchestration.logger import METRICS_FILE, LoggingConfig, check_sinks
+from reverie.orchestration.model_review import ModelReview
 from reverie.orchestration.orchestrator import Orchestrator
 from reverie.orchestration.parts import Parts, check_phases, check_sizes
 from reverie.orchestration.report import Summary, closing_commands, final_table, learning_curve
@@ -43,6 +45,8 @@ from reverie.orchestration.run_folder import RunFolder, new_run_folder
 from reverie.runtime.device import RuntimeConfig, chosen_device, prepare_torch
 from reverie.runtime.rng import RandomStreams
 from reverie.types import ReverieError
+from reverie.workflows.base import WorldModelWorkflow
+from reverie.workflows.open_loop import PredictsOpenLoop
 
 
 def train(config: DictConfig) -> int:
@@ -68,29 +72,62 @@ def resume(run: Path, overrides: Sequence[str], allow: Sequence[str]) -> int:
     return _run(DictConfig(config), run, allow=allow)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluated:
+    scores: dict[str, float]
+    files: list[Path]
+    """Pictures of what the world model expected."""
+
+
 def evaluate(
-    run: Path, *, episodes: int | None, seed: int | None, checkpoint: str | None, allow: Sequence[str]
-) -> dict[str, float]:
-    """Scores of the agent in ``run``. The folder is only read."""
+    run: Path,
+    *,
+    episodes: int | None,
+    seed: int | None,
+    checkpoint: str | None,
+    has_pictures: bool,
+    allow: Sequence[str],
+) -> Evaluated:
+    """Scores of the agent in ``run``. The folder is only read, but for its ``videos`` if pictures are wanted."""
     config = DictConfig(_stored_config(run, allow))
     device = chosen_device("auto")  # the run may have been trained on a machine with other devices
     prepare_torch(section(RuntimeConfig, config.runtime, path="runtime"), device)
-    episodes = episodes or section(EvaluationConfig, config.evaluation, path="evaluation").episodes
+    evaluation = section(EvaluationConfig, config.evaluation, path="evaluation")
+    episodes = episodes or evaluation.episodes
     seed = section(ExperimentConfig, config.experiment, path="experiment").seed if seed is None else seed
-    env = evaluation_environment(config, episodes=episodes, allow=allow)
-    rng = RandomStreams(seed, device=device)
-    workflow = assemble_workflow(config, spaces=env.spaces, train_env=None, rng=rng, device=device, allow=allow)
+    with closing(evaluation_environment(config, episodes=episodes, allow=allow)) as env:
+        rng = RandomStreams(seed, device=device)
+        workflow = assemble_workflow(config, spaces=env.spaces, train_env=None, rng=rng, device=device, allow=allow)
+        if has_pictures and not isinstance(workflow, PredictsOpenLoop):
+            raise ReverieError(f"{run} has no pictures to show: {type(workflow).__name__} predicts no observations.")
+        checkpoint = _load_weights(workflow, run, checkpoint)
+        buffer = None
+        if has_pictures and EVALUATION_BUFFER in config.buffer:
+            buffer = make_buffer(config, EVALUATION_BUFFER, num_streams=env.num_envs, rng=rng, allow=allow)
+        evaluator = Evaluator(lambda: env, episodes=episodes, seed=seed, device=device, buffer=buffer)
+        scores = evaluator.evaluate(workflow.policy(None)) or {}
+        if not has_pictures:
+            return Evaluated(scores=scores, files=[])
+        # A run may have switched its own pictures off; whoever asks for them here wants some.
+        wanted = replace(evaluation.open_loop, sequences=max(1, evaluation.open_loop.sequences))
+        review = ModelReview(workflow, env.spaces, wanted, folder=run, say=_refuse)
+        found = review.review(evaluator, name=f"eval-{checkpoint}-seed-{seed}", has_pictures=True)
+        return Evaluated(scores=scores | found.metrics, files=found.files)
+
+
+def _load_weights(workflow: WorldModelWorkflow, run: Path, checkpoint: str | None) -> str:
+    """From the named checkpoint, or from the newest; the name of the one that it was."""
     manager = CheckpointManager(run, config=CheckpointConfig(), say=print)
     loaded = manager.load_named(checkpoint) if checkpoint else manager.load(with_replay=False)
     if loaded is None:
         raise ReverieError(f"{run} has no checkpoint yet: go on with `{reverie_command('resume', str(run))}` first.")
     check_sizes(workflow, loaded)
     workflow.set_state(loaded.state)
-    evaluator = Evaluator(lambda: env, episodes=episodes, seed=seed, device=device, buffer=None)
-    try:
-        return evaluator.evaluate(workflow.policy(None)) or {}
-    finally:
-        evaluator.close()
+    return loaded.name
+
+
+def _refuse(why: str) -> None:
+    raise ReverieError(why)
 
 
 def _stored_config(run: Path, allow: Sequence[str]) -> dict[str, Any]:
@@ -137,7 +174,9 @@ def _run_with(parts: Parts, config: DictConfig, path: Path | None, *, experiment
     folder = RunFolder(Path(config["logdir"]))
     with folder.locked():
         if folder.is_run:
-            refuse_different_config(read_config(folder.path), plain(config), where=str(folder.path))
+            stored = read_config(folder.path)
+            refuse_different_config(stored, plain(config), where=str(folder.path))
+            _refuse_fewer_steps(stored, config, folder.path, display)
             folder.replace_config(config_text(config))
             folder.set_status("running")
         else:
@@ -155,6 +194,19 @@ def _run_with(parts: Parts, config: DictConfig, path: Path | None, *, experiment
         folder.set_status("finished" if code == 0 else "interrupted")
         _report(orchestrator, folder, is_finished=code == 0)
     return code
+
+
+def _refuse_fewer_steps(stored: dict[str, Any], config: DictConfig, run: Path, display: Display) -> None:
+    """A run may become shorter than it was meant to be, but not shorter than it is."""
+    total = section(TrainingConfig, config.training, path="training").total_timesteps
+    if total >= stored["training"]["total_timesteps"]:
+        return
+    loaded = CheckpointManager(run, config=CheckpointConfig(), say=display.say).load(with_replay=False)
+    if loaded is not None and total < (done := loaded.state["global_step"]):
+        raise ReverieError(
+            f"training.total_timesteps is {total:,}, but {run} has already made {done:,} steps: give a larger number, "
+            "or leave it out."
+        )
 
 
 def _restore(

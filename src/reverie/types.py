@@ -32,7 +32,15 @@ PhaseType = Literal["online", "offline", "eval_only"]
 
 
 class ReverieError(Exception):
-    """Something the user can mend. The command line prints the message alone and exits with code 2."""
+    """Something the user can mend. The command line prints the message alone and exits with this code."""
+
+    exit_code = 2
+
+
+class RunStoppedError(ReverieError):
+    """A run that cannot go on, through no mistake in what the user typed. The message says where to look."""
+
+    exit_code = 1
 
 
 def require(name: str, value: float, *, at_least: float, at_most: float = float("inf")) -> None:

@@ -34,6 +34,7 @@ SMALL_RUN = (
     "buffer.replay.capacity=128",
     "buffer.evaluation.capacity=96",
     "evaluation={every_steps: 72, episodes: 3, envs: 2}",
+    "evaluation.open_loop.pictures_every=null",  # they have tests of their own, and take longer than all the rest
     # 32 divides the end of the first phase, 72 and 36 do not.
     "checkpoint.every_steps=32",
     "logging.every_steps=36",

@@ -329,3 +329,10 @@ def test_the_environment_of_the_guide_passes(
     monkeypatch.chdir(tmp_path)  # where a person would have it
     assert run(["gym:my_package:MyEnv-v0", "--steps", "300"]) == 0
     assert "at a time limit" in capsys.readouterr().out
+
+
+def test_a_missing_task_is_all_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["env", "check"]) == 2
+    said = capsys.readouterr().err
+    assert "TASK is missing" in said
+    assert "KEY=VALUE" not in said

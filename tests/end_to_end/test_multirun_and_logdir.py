@@ -95,6 +95,31 @@ def test_more_timesteps_make_a_finished_run_longer(command: str, killer: Killer,
     assert [line["agent_steps"] for line in metric_lines(random_run) if "eval/return_mean" in line] == [60, 110]
 
 
+@pytest.mark.parametrize("command", ["resume", "train"])
+def test_fewer_timesteps_than_were_made_are_refused(command: str, killer: Killer, random_run: Path) -> None:
+    before = (random_run / "config.yaml").read_bytes(), (random_run / "run.json").read_bytes()
+    arguments = [str(random_run)] if command == "resume" else [*RANDOM, f"logdir={random_run}"]
+    ended = killer.run(command, *arguments, "training.total_timesteps=59")
+    assert ended.code == 2
+    assert f"training.total_timesteps is 59, but {random_run} has already made 60 steps: " in ended.output
+    assert ended.output.count("\n") == 1
+    assert before == ((random_run / "config.yaml").read_bytes(), (random_run / "run.json").read_bytes())
+
+
+def test_an_interrupted_run_may_become_shorter(killer: Killer, random_run: Path) -> None:
+    marker = random_run / "checkpoints" / "latest"
+    killer.signalled(
+        *("resume", str(random_run), "training.total_timesteps=900000"),
+        until=lambda: marker.read_text() >= "0000000120",
+        delay_seconds=0,
+        number=15,
+    )
+    done = int(checkpoint_names(random_run)[-1].partition("-")[0])
+    ended = killer.run("resume", str(random_run), f"training.total_timesteps={done + 10}")
+    assert ended.code == 0, ended.output
+    assert metric_lines(random_run)[-1]["agent_steps"] == done + 10
+
+
 def test_an_extended_run_that_was_interrupted_keeps_its_new_length(killer: Killer, random_run: Path) -> None:
     marker = random_run / "checkpoints" / "latest"
     ended = killer.signalled(

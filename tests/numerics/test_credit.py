@@ -25,6 +25,7 @@ from reverie.components.return_computers.td_lambda import TdLambda
 from reverie.types import ReverieError, Space
 
 NUM, HORIZON, LAMBDA, GAMMA = 3, 5, 0.7, 0.9
+MOVED = torch.tensor(False)
 CONTINUOUS = Space(shape=(2,), dtype="float32")
 DISCRETE = Space(shape=(), dtype="int64", classes=3)
 
@@ -183,7 +184,7 @@ def test_a_hard_copy_comes_with_the_first_and_every_nth_update() -> None:
         with torch.no_grad():
             for parameter in one.online.parameters():
                 parameter += 1.0
-        one.update_slow()
+        one.update_slow(unless=MOVED)
         pairs = zip(one.slow.parameters(), one.online.parameters(), strict=True)
         was_copied.append(all(torch.equal(slow, online) for slow, online in pairs))
     assert was_copied == [True, False, False, True, False, False, True]
@@ -191,9 +192,11 @@ def test_a_hard_copy_comes_with_the_first_and_every_nth_update() -> None:
 
 def test_the_counter_of_the_copy_is_saved() -> None:
     one, other = critic(slow_rate=1.0, slow_every=3), critic(slow_rate=1.0, slow_every=3)
-    one.update_slow()
+    one.update_slow(unless=MOVED)
     other.load_state_dict(copy.deepcopy(one.state_dict()))
     assert int(other.slow_updates) == 1
+    other.update_slow(unless=~MOVED)
+    assert int(other.slow_updates) == 1, "an update that was skipped is none"
     assert "slow_updates" not in critic().state_dict(), "what is not needed is not stored"
 
 
@@ -214,7 +217,7 @@ def test_whose_values_returns_are_made_of() -> None:
 def test_a_critic_without_a_slow_copy() -> None:
     alone = critic(slow_rate=None)
     assert not any(name.startswith("slow") for name in alone.state_dict())
-    alone.update_slow()
+    alone.update_slow(unless=MOVED)
     with pytest.raises(ReverieError, match="slow_rate"):
         critic(slow_rate=None, bootstrap="slow")
 

@@ -80,9 +80,9 @@ def test_every_parameter_gets_a_gradient(monkeypatch: pytest.MonkeyPatch) -> Non
     optimizer = workflow._optimizers.by_name["model"]
     apply = optimizer.apply
 
-    def recorded(gradients: Sequence[Tensor], *, progress: Tensor) -> dict[str, Tensor]:
+    def recorded(gradients: Sequence[Tensor], *, watched: Tensor, progress: Tensor) -> dict[str, Tensor]:
         seen.append(gradients)
-        return apply(gradients, progress=progress)
+        return apply(gradients, watched=watched, progress=progress)
 
     monkeypatch.setattr(optimizer, "apply", recorded)
     workflow.update(synthetic_batch(), phase=phase())

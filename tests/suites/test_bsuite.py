@@ -16,6 +16,7 @@ from bsuite import sweep
 
 from reverie.environments import bsuite as suite
 from reverie.environments.bsuite import BsuiteEnvironment, task_info, task_names
+from reverie.environments.bsuite_lengths import episode_rows, experiment_episodes
 from reverie.types import ReverieError, Space, Timestep
 
 ONE_OF_EACH = [task for task in task_names() if task.endswith("_3") and "mnist" not in task]
@@ -189,3 +190,25 @@ def test_without_its_package_the_suite_says_what_to_install(monkeypatch: pytest.
     assert problem is not None
     assert problem.endswith("run pip install 'reverie[bsuite]'.")
     assert len(task_names()) == 468
+
+
+@pytest.mark.parametrize("task", [task for task in task_names() if task.rpartition("_")[2] in ("0", "7", "16")])
+def test_the_length_of_an_experiment_is_that_of_its_episodes(task: str) -> None:
+    bsuite_id = "/".join(task.removeprefix("bsuite_").rsplit("_", 1))
+    assert experiment_episodes(task) == sweep.EPISODES[bsuite_id]
+    assert suite.suite_steps(task) == experiment_episodes(task) * episode_rows(task)
+    if "mnist" not in task:
+        rows = len(walk(BsuiteEnvironment(task=task), 3, steps=1500))
+        assert rows == episode_rows(task) or ("cartpole" in task and rows < episode_rows(task))
+
+
+def test_an_episode_of_cartpole_lasts_no_longer_than_its_clock() -> None:
+    """Swing-up with a pole that may hang: only the clock and the edge of the table end it."""
+    one = BsuiteEnvironment(task="bsuite_cartpole_swingup_0")
+    one.reset(0)
+    rows = 1
+    is_last = False
+    while not is_last:
+        is_last = one.step(np.array(1)).is_last  # no force
+        rows += 1
+    assert rows == episode_rows("bsuite_cartpole_swingup_0")

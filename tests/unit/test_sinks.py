@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import wandb
 import wandb.errors
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from reverie.orchestration.line_plots import Line, line_plot
+from reverie.orchestration.pictures import Picture, video
 from reverie.orchestration.sinks import TensorBoardSink, WandbConfig, WandbSink
 from reverie.types import ReverieError
 
@@ -83,6 +88,29 @@ def test_tensorboard_drops_a_line_that_a_kill_left_unfinished(tmp_path: Path, ta
     assert [value for _, value in shown(tmp_path, "train/loss")] == [0.0, 1.0, 2.0, 3.0]
 
 
+PICTURES = {
+    "eval/open_loop/image": Picture(data=b"GIF89a and so on", format="gif", width=20, height=10),
+    "eval/open_loop/lines": Picture(data=b"not looked into", format="png", width=8, height=6),
+}
+
+
+def test_tensorboard_keeps_pictures_as_they_are_and_cuts_them_with_their_line(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path)
+    write_lines(sink, range(1), step=10)
+    sink.write({"eval/return_mean": 1.0}, step=20, line=1, pictures=PICTURES)
+    sink.close()
+    shown = EventAccumulator(str(tmp_path)).Reload()
+    for name, picture in PICTURES.items():
+        (image,) = shown.Images(name)
+        assert (image.step, image.width, image.height) == (20, picture.width, picture.height)
+        assert image.encoded_image_string == picture.data
+    sink = TensorBoardSink(tmp_path)
+    sink.rewind(line=1)
+    write_lines(sink, range(1, 2), step=20)
+    sink.close()
+    assert EventAccumulator(str(tmp_path)).Reload().Tags()["images"] == []
+
+
 class FakeRun:
     """Stands for a W&B run that already has two lines on the server."""
 
@@ -90,12 +118,14 @@ class FakeRun:
 
     def __init__(self) -> None:
         self.logged: list[int] = []
+        self.values: dict[str, Any] = {}
 
     def define_metric(self, name: str, *, step_metric: str) -> None:
         assert (name, step_metric) == ("*", "agent_steps")
 
-    def log(self, values: dict[str, float], *, step: int, commit: bool) -> None:
+    def log(self, values: dict[str, Any], *, step: int, commit: bool) -> None:
         self.logged.append(step)
+        self.values |= values
 
 
 def test_wandb_gets_only_the_lines_it_does_not_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,6 +136,25 @@ def test_wandb_gets_only_the_lines_it_does_not_have(tmp_path: Path, monkeypatch:
     for line in range(1, 4):
         sink.write({"agent_steps": 10.0 * line}, step=10 * line, line=line)
     assert run.logged == [2, 3]
+
+
+def test_wandb_gets_videos_and_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = FakeRun()
+    monkeypatch.setattr("wandb.init", lambda **_: run)
+    sink = WandbSink(tmp_path, config=WandbConfig(mode="online"), run_config={})
+    is_context = np.array([[True, False]])
+    pictures = {
+        "eval/open_loop/image": video(np.zeros((1, 2, 8, 8, 3), np.uint8), np.ones((1, 2, 8, 8, 3)), is_context),
+        "eval/open_loop/lines": line_plot(
+            [Line(name="reward", truth=np.zeros((1, 2)), predicted=np.ones((1, 2)))], is_context, title="open loop"
+        ),
+    }
+    sink.write({"eval/return_mean": 1.0}, step=30, line=5, pictures=pictures)
+    assert run.values["eval/return_mean"] == 1.0
+    shown, lines = run.values["eval/open_loop/image"], run.values["eval/open_loop/lines"]
+    assert isinstance(shown, wandb.Video)
+    assert isinstance(lines, wandb.Image)
+    assert lines.image.size == (pictures["eval/open_loop/lines"].width, pictures["eval/open_loop/lines"].height)
 
 
 def test_wandb_sends_no_crash_reports_when_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

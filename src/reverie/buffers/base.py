@@ -35,6 +35,10 @@ class Buffer(Protocol):
 
     def sample(self, size: int, length: int, *, sampler: str) -> Batch: ...
 
+    def aged(self, stream: Tensor, age: Tensor) -> Batch:
+        """Rows by their ``age`` [B, T] in each ``stream`` [B]: 0 is the newest. Draws nothing and changes nothing."""
+        ...
+
     def write_back(self, index: RowIndex, values: dict[str, Tensor]) -> None:
         """Replace what the policy stored with the last rows of a sampled batch."""
         ...

@@ -91,6 +91,11 @@ class WorldModelSequenceBuffer:
         slot = (start.unsqueeze(1) + torch.arange(length, device=device)) % self.stream_length
         return self._window(RowIndex(stream=stream, slot=slot))
 
+    def aged(self, stream: Tensor, age: Tensor) -> Batch:
+        device = self._rng.device
+        slot = (self._count - 1 - age.to(device)) % self.stream_length
+        return self._window(RowIndex(stream=stream.to(device), slot=slot))
+
     def write_back(self, index: RowIndex, values: dict[str, Tensor]) -> None:
         for name, value in values.items():
             slot = index.slot[:, -value.shape[1] :]

@@ -31,12 +31,14 @@ _NATIVE_SECONDS = 120.0
 
 
 def run(arguments: list[str]) -> int:
-    parser = Parser("env", description=_DESCRIPTION, epilog=_EPILOG)
+    parser = Parser("env", description=_DESCRIPTION, epilog=_EPILOG, usage="%(prog)s TASK [KEY=VALUE ...] [--steps N]")
     parser.prog = reverie_command("env", "check")
-    parser.add_argument("task", metavar="TASK", help="the task, suite included")
+    parser.add_argument("task", metavar="TASK", nargs="?", help="the task, suite included")
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="settings, as for `train`")
     parser.add_argument("--steps", type=positive, default=500, metavar="N", help="random steps to take (default: 500)")
     given = parser.parse_intermixed_args(arguments)
+    if given.task is None:  # argparse itself would ask for KEY=VALUE too
+        parser.error("TASK is missing: name the task")
 
     from reverie.commands.composition import IN_WORKERS, composed
 

@@ -1,4 +1,4 @@
-"""`reverie eval RUN`: play episodes with the agent of a run. Nothing is written into the folder."""
+"""`reverie eval RUN`: play episodes with the agent of a run. Nothing but pictures is written into the folder."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from reverie.commands.arguments import Parser, natural, positive
 _DESCRIPTION = """\
 Play episodes with the agent saved in folder RUN and print the scores.
 
-The folder is only read: a copy on a read-only disk will do."""
+The folder is only read: a copy on a read-only disk will do. With --video, pictures of what the world model
+expected are written into its folder `videos`."""
 
 _EPILOG = """\
 examples:
   %(prog)s runs/dreamer_cartpole-20260101-120000
   %(prog)s runs/FOLDER --episodes 100 --seed 7
-  %(prog)s runs/FOLDER --checkpoint NAME --json"""
+  %(prog)s runs/FOLDER --checkpoint NAME --json
+  %(prog)s runs/FOLDER --video"""
 
 
 def run(arguments: list[str]) -> int:
@@ -25,6 +27,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--episodes", type=positive, metavar="N", help="episodes to play (default: as the run says)")
     parser.add_argument("--seed", type=natural, metavar="S", help="seed of the episodes (default: the run's own)")
     parser.add_argument("--checkpoint", metavar="NAME", help="a folder in RUN/checkpoints (default: the newest)")
+    parser.add_argument("--video", action="store_true", help="also show and measure what the world model expected")
     parser.add_allow()
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     given = parser.parse_args(arguments)
@@ -35,14 +38,21 @@ def run(arguments: list[str]) -> int:
 
     from reverie import session
 
-    scores = session.evaluate(
-        given.run, episodes=given.episodes, seed=given.seed, checkpoint=given.checkpoint, allow=given.allow
+    evaluated = session.evaluate(
+        given.run,
+        episodes=given.episodes,
+        seed=given.seed,
+        checkpoint=given.checkpoint,
+        has_pictures=given.video,
+        allow=given.allow,
     )
     if given.json:
-        print(json.dumps(scores))
+        videos = {"videos": [str(path) for path in evaluated.files]} if given.video else {}
+        print(json.dumps(evaluated.scores | videos))
     else:
         print(f"{given.run.resolve().name} on {config['task']}")
-        print(_table(scores))
+        print(_table(evaluated.scores))
+        print("".join(f"Video: {path}\n" for path in evaluated.files), end="")
     return 0
 
 

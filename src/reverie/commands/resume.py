@@ -12,7 +12,8 @@ _DESCRIPTION = """\
 Go on with the run in folder RUN, from its newest whole checkpoint.
 
 On the same machine and versions the result is the same as that of a run that was never interrupted.
-What may change: durations, logging, checkpointing, runtime and experiment.device, given as key=value."""
+What may change, given as key=value: durations, logging, checkpointing, runtime, experiment.device and
+training.max_skipped_updates."""
 
 _EPILOG = """\
 examples:

@@ -92,9 +92,8 @@ class _Jobs:
 
         if self._failures and not self._is_multirun:
             raise self._failures[0]
-        if all(isinstance(error, ReverieError) for error in self._failures):
-            return 2 if self._failures else 0
-        return 1
+        codes = [error.exit_code if isinstance(error, ReverieError) else 1 for error in self._failures]
+        return min(codes, default=0)
 
 
 def _trained(config: DictConfig) -> int:

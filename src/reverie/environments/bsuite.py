@@ -12,6 +12,7 @@ import numpy as np
 
 from reverie.environments.actions import class_index
 from reverie.environments.base import Environment, Resume, TaskInfo, simulator_package
+from reverie.environments.bsuite_lengths import episode_rows, experiment_episodes
 from reverie.environments.task_lines import described, require_task, unavailable
 from reverie.types import ReverieError, Space, Spaces, Timestep
 
@@ -96,6 +97,12 @@ def task_names() -> list[str]:
 
 def example_task() -> str:
     return "bsuite_catch_0"
+
+
+def suite_steps(task: str) -> int:
+    """Agent steps that the episodes of this experiment take at most."""
+    require_task(task, task_names())
+    return experiment_episodes(task) * episode_rows(task)
 
 
 def task_info(task: str) -> TaskInfo:

@@ -55,6 +55,18 @@ def example_of(name: str) -> str:
     return chosen() if chosen is not None else tasks_of(name)[0]
 
 
+def suite_steps(task: str) -> int:
+    """The agent steps of a run on ``task``, where its suite says how long one is."""
+    name = suite_of(task)
+    steps = getattr(suite(name), "suite_steps", None)
+    if steps is None:
+        raise ReverieError(
+            f"the suite {name} does not say how long a run on {task} is: set training.total_timesteps and "
+            "buffer.replay.capacity, or choose an experiment made for that suite."
+        )
+    return steps(task)
+
+
 def nearest_task(text: str) -> str | None:
     """The task that looks most like ``text``, with or without its suite; None when none looks like it."""
     names = [task for name in suite_names() for task in tasks_of(name)]

@@ -29,10 +29,9 @@ from reverie.orchestration.durable_files import (
     remedy,
     replace_file,
     sync_folder,
-    write_synced,
 )
-from reverie.orchestration.manifest import ARRAYS_FILE, MANIFEST_FILE, STATE_FILE, DamageError, Manifest, chunk_file
-from reverie.orchestration.state_tree import flattened
+from reverie.orchestration.manifest import DamageError, chunk_file
+from reverie.orchestration.state_folder import discard_folder, publish_folder, temporary_name, write_state_folder
 from reverie.types import ReverieError, State
 
 ChunkRecords = dict[str, dict[int, FileRecord]]
@@ -137,24 +136,11 @@ class CheckpointManager:
         return replace_file(self._reader.chunk_path(buffer, index), array_pieces(arrays))
 
     def _write_folder(self, name: str, state: State, chunks: ChunkRecords) -> None:
-        folder = self._checkpoints / (TEMPORARY_PREFIX + name)
-        if folder.exists():
-            shutil.rmtree(folder)
-        folder.mkdir(parents=True)
-        text, arrays = flattened(state)
-        files = {
-            ARRAYS_FILE: write_synced(folder / ARRAYS_FILE, array_pieces(arrays)),
-            STATE_FILE: write_synced(folder / STATE_FILE, [text]),
-        }
-        write_synced(folder / MANIFEST_FILE, [Manifest(files=files, chunks=chunks).to_bytes()])
-        sync_folder(folder)
+        write_state_folder(temporary_name(self._checkpoints / name), state, chunks)
 
     def _publish(self, name: str) -> None:
-        final = self._checkpoints / name
-        if final.exists():  # damaged, else this save would have written nothing; rename cannot replace a full folder
-            self._discard(final)
-        (self._checkpoints / (TEMPORARY_PREFIX + name)).rename(final)
-        sync_folder(self._checkpoints)
+        """Only a damaged folder can be in its place: else this save would have written nothing."""
+        publish_folder(self._checkpoints / name)
         sync_folder(self._folder)
 
     def _point_latest(self, name: str) -> None:
@@ -167,7 +153,7 @@ class CheckpointManager:
         kept = [*spare[1 - self._config.keep :], newest]
         for name in names:
             if name not in kept:
-                self._discard(self._checkpoints / name)
+                discard_folder(self._checkpoints / name)
         manifests = [self._reader.manifest(name) for name in kept]
         for folder in self._replay.iterdir() if self._replay.is_dir() else ():
             needed = {chunk_file(index) for manifest in manifests for index in manifest.chunks.get(folder.name, ())}
@@ -175,14 +161,6 @@ class CheckpointManager:
                 if path.name not in needed:
                     path.unlink()
         self._remove_temporary(ignore_errors=False)
-
-    def _discard(self, folder: Path) -> None:
-        """Take a checkpoint out of sight in one step before deleting it: half a checkpoint must not look like one."""
-        grave = folder.with_name(f"{TEMPORARY_PREFIX}old-{folder.name}")
-        if grave.exists():
-            shutil.rmtree(grave)
-        folder.rename(grave)
-        shutil.rmtree(grave)
 
     def _remove_temporary(self, *, ignore_errors: bool) -> None:
         for path in [*self._checkpoints.glob(TEMPORARY_PREFIX + "*"), *self._replay.glob(f"*/{TEMPORARY_PREFIX}*")]:

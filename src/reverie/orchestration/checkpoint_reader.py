@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import SafetensorError
-
-from reverie.orchestration.array_file import read_arrays
-from reverie.orchestration.durable_files import TEMPORARY_PREFIX, reason
-from reverie.orchestration.manifest import ARRAYS_FILE, MANIFEST_FILE, STATE_FILE, DamageError, Manifest, chunk_file
-from reverie.orchestration.state_tree import unflattened
+from reverie.orchestration.durable_files import TEMPORARY_PREFIX
+from reverie.orchestration.manifest import DamageError, Manifest, chunk_file
+from reverie.orchestration.state_folder import read_manifest, read_state
 from reverie.types import ReverieError, State
 
 
@@ -42,35 +39,20 @@ class CheckpointReader:
 
     def manifest(self, name: str) -> Manifest:
         try:
-            data = (self.checkpoints / name / MANIFEST_FILE).read_bytes()
-        except FileNotFoundError as error:
-            raise DamageError(f"{MANIFEST_FILE}: missing") from error
-        except OSError as error:
-            raise DamageError(f"{MANIFEST_FILE}: {reason(error)}") from error
-        try:
-            return Manifest.from_bytes(data)
+            return read_manifest(self.checkpoints / name)
         except ReverieError as error:
             raise ReverieError(f"cannot read checkpoint {name} in {self.checkpoints}: {error}") from error
 
     def read(self, name: str, *, with_replay: bool) -> Loaded:
         """The checkpoint after every checksum agreed, those of its replay chunks only if asked; else DamageError."""
         manifest = self.manifest(name)
-        folder = self.checkpoints / name
-        for file, record in manifest.files.items():
-            _require_none(file, record.problem(folder / file))
+        state = read_state(self.checkpoints / name, manifest)
         if with_replay:
             for buffer, records in manifest.chunks.items():
                 for index, record in records.items():
                     path = self.chunk_path(buffer, index)
-                    _require_none(f"replay/{buffer}/{path.name}", record.problem(path))
-        try:
-            arrays = read_arrays(folder / ARRAYS_FILE)
-        except (SafetensorError, OSError) as error:
-            raise DamageError(f"{ARRAYS_FILE}: {error}") from error
-        try:
-            state = unflattened((folder / STATE_FILE).read_bytes(), arrays)
-        except (ValueError, OSError) as error:
-            raise DamageError(f"{STATE_FILE}: {error}") from error
+                    if (problem := record.problem(path)) is not None:
+                        raise DamageError(f"replay/{buffer}/{path.name}: {problem}")
         return Loaded(name, state, manifest)
 
     def is_complete(self, name: str) -> bool:
@@ -93,8 +75,3 @@ class CheckpointReader:
             return False
         manifest = self.manifest(name)
         return all(rec.problem(self.checkpoints / name / file) is None for file, rec in manifest.files.items())
-
-
-def _require_none(file: str, problem: str | None) -> None:
-    if problem is not None:
-        raise DamageError(f"{file}: {problem}")

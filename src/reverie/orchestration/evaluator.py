@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -12,11 +12,40 @@ import torch
 from reverie.buffers.base import Buffer
 from reverie.environments.episodes import EpisodeTracker, MeanScores
 from reverie.environments.vector import VectorEnvironment
+from reverie.orchestration.held_out import HeldOut
 from reverie.runtime.rng import derived_seed
-from reverie.types import Episode, Policy, ReverieError, Row, State
+from reverie.types import Episode, Policy, ReverieError, Row, State, require
 
 EVALUATION_BUFFER = "evaluation"
 """The buffer of this name receives the rows of evaluations, and nothing else."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenLoopConfig:
+    """How a world model is measured and shown on the rows of an evaluation."""
+
+    sequences: int = 16
+    """Sequences that the metrics ``eval/model/`` come from; 0 means no metrics and no pictures."""
+    length: int = 50
+    """Rows of a sequence, context included. In a whole episode the model is corrected after so many."""
+    context: int = 5
+    """Rows that the model sees before it imagines, at the start of a sequence and of each episode in it."""
+    pictures_every: int | None = 1
+    """Evaluations from one with pictures to the next, beginning with the first; null means none."""
+    columns: int = 4
+    """Sequences in a picture."""
+    episode_length: int = 300
+    """Rows shown of the first episode of an evaluation, at most; 0 means none."""
+
+    def __post_init__(self) -> None:
+        where = "evaluation.open_loop"
+        require(f"{where}.sequences", self.sequences, at_least=0)
+        require(f"{where}.context", self.context, at_least=1)
+        require(f"{where}.length", self.length, at_least=self.context + 1)
+        if self.pictures_every is not None:
+            require(f"{where}.pictures_every", self.pictures_every, at_least=1)
+        require(f"{where}.columns", self.columns, at_least=1)
+        require(f"{where}.episode_length", self.episode_length, at_least=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +55,7 @@ class EvaluationConfig:
     episodes: int = 10
     envs: int = 10
     """Environments that play side by side."""
+    open_loop: OpenLoopConfig = field(default_factory=OpenLoopConfig)
 
     def __post_init__(self) -> None:
         if self.every_steps is not None and self.every_steps < 1:
@@ -34,6 +64,13 @@ class EvaluationConfig:
             raise ReverieError(
                 f"evaluation.episodes ({self.episodes}) and evaluation.envs ({self.envs}) must be at least 1."
             )
+
+
+def in_words(scores: Mapping[str, float]) -> str:
+    return (
+        f"mean return {scores['return_mean']:.1f} over {scores['episodes']:.0f} episodes "
+        f"(from {scores['return_min']:.1f} to {scores['return_max']:.1f})."
+    )
 
 
 class Evaluator:
@@ -56,6 +93,19 @@ class Evaluator:
         self._device = device
         self._buffer = buffer
         self._evaluations = 0
+        self._num_rows = 0
+
+    @property
+    def evaluations(self) -> int:
+        """How many there have been in this run."""
+        return self._evaluations
+
+    @property
+    def held_out(self) -> HeldOut | None:
+        """The rows of the last evaluation; None without a buffer that keeps them."""
+        if self._buffer is None:
+            return None
+        return HeldOut(buffer=self._buffer, num_streams=self._env.num_envs, num_rows=self._num_rows)
 
     def evaluate(self, policy: Policy, should_stop: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
         """Scores of one evaluation. Its rows go to the evaluation buffer, where they are nobody's training data.
@@ -103,7 +153,8 @@ class Evaluator:
     def set_state(self, state: State) -> None:
         self._evaluations = state["evaluations"]
 
-    def _keep(self, rows: Iterable[Row]) -> None:
+    def _keep(self, rows: Collection[Row]) -> None:
+        self._num_rows = len(rows)
         if self._buffer is not None:
             for row in rows:
                 self._buffer.append(row)

@@ -10,6 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from reverie.orchestration.pictures import Picture
+
+_RGB = 3
 _PREFIX = "events.out.tfevents."
 _HEADER = struct.Struct("<QI")  # length of the data and a checksum of that length; four bytes follow the data
 
@@ -27,10 +30,11 @@ class EventFile:
         start = session_log(status=session_log.START)
         self._append(event(wall_time=time.time(), step=step, session_log=start))
 
-    def append(self, values: Mapping[str, float], *, step: int) -> None:
-        """Write one line and hand it to the operating system."""
+    def append(self, values: Mapping[str, float], *, step: int, pictures: Mapping[str, Picture]) -> None:
+        """Write one line and hand it to the operating system. Its pictures are in the same record, and cut with it."""
         event, summary = _message("event_pb2", "Event"), _message("summary_pb2", "Summary")
         entries = [summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        entries += [summary.Value(tag=name, image=_image(picture)) for name, picture in pictures.items()]
         self._append(event(wall_time=time.time(), step=step, summary=summary(value=entries)))
         # An unflushed line would be lost in a kill although the checkpoint counts it as written.
         self._file.flush()
@@ -88,6 +92,12 @@ def _records(file: BinaryIO) -> Iterator[tuple[int, Any]]:
         if len(data) < length + 4:
             return
         yield file.tell(), parsed(data[:-4])
+
+
+def _image(picture: Picture) -> Any:
+    """TensorBoard hands the file to the browser as it is, which plays a GIF."""
+    image = _message("summary_pb2", "Summary").Image
+    return image(width=picture.width, height=picture.height, colorspace=_RGB, encoded_image_string=picture.data)
 
 
 def _message(module: str, name: str) -> Any:

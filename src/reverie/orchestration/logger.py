@@ -17,7 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.orchestration.sinks import LineFile, Sink, TensorBoardSink, WandbConfig, WandbSink, imported_wandb
+from reverie.orchestration.pictures import Picture
+from reverie.orchestration.sinks import (
+    NO_PICTURES,
+    LineFile,
+    Sink,
+    TensorBoardSink,
+    WandbConfig,
+    WandbSink,
+    imported_wandb,
+)
 from reverie.types import Episode, Metrics, ReverieError, State
 
 METRICS_FILE = "metrics.jsonl"
@@ -113,9 +122,14 @@ class Logger:
         """Whether anything was added since the last line."""
         return not self._pending.is_empty
 
-    def write_now(self, counters: Counters, values: Mapping[str, float]) -> None:
-        """Write ``values`` as a line of their own; what is pending stays pending, and so does the next line's step."""
-        self._write_line(counters, values)
+    def write_now(
+        self, counters: Counters, values: Mapping[str, float], pictures: Mapping[str, Picture] = NO_PICTURES
+    ) -> None:
+        """Write ``values`` as a line of their own; what is pending stays pending, and so does the next line's step.
+
+        ``pictures`` go with the line to whoever can show them.
+        """
+        self._write_line(counters, values, pictures)
 
     def reset(self) -> None:
         """Start from the beginning: an empty file, nothing pending."""
@@ -153,12 +167,14 @@ class Logger:
         for sink in self._sinks:
             sink.rewind(line=num_lines)
 
-    def _write_line(self, counters: Counters, values: Mapping[str, float]) -> None:
+    def _write_line(
+        self, counters: Counters, values: Mapping[str, float], pictures: Mapping[str, Picture] = NO_PICTURES
+    ) -> None:
         line = asdict(counters) | {"wall_seconds": round(counters.wall_seconds, 3)}
         line |= {name: float(values[name]) for name in sorted(values)}
         self._file.append(json.dumps({name: _json_number(value) for name, value in line.items()}, allow_nan=False))
         for sink in self._sinks:
-            sink.write(line, step=counters.agent_steps, line=self._num_lines)
+            sink.write(line, step=counters.agent_steps, line=self._num_lines, pictures=pictures)
         self._num_lines += 1
 
 

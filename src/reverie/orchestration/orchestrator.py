@@ -5,25 +5,26 @@ It knows no algorithm. Everything it remembers is one tree of state, so that a k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from reverie.orchestration.checkpoint import CheckpointManager, Loaded
 from reverie.orchestration.display import Display
+from reverie.orchestration.evaluator import in_words
 from reverie.orchestration.logger import Counters, Logger
+from reverie.orchestration.model_review import ModelReview
 from reverie.orchestration.parts import Parts, check_sizes
 from reverie.orchestration.phase_scheduler import Action, PhaseScheduler
+from reverie.orchestration.phase_updates import PhaseUpdates
 from reverie.orchestration.phases import HookSpec, PhaseSpec
 from reverie.orchestration.progress_meter import ProgressMeter
 from reverie.orchestration.scoreboard import Scoreboard
 from reverie.orchestration.signals import StopSignals
 from reverie.orchestration.stopwatch import Stopwatch
-from reverie.orchestration.updating import Update
-from reverie.runtime.capture import Captured, is_capturable
-from reverie.types import Metrics, Phase, ReverieError, State
+from reverie.orchestration.update_guard import UpdateGuard
+from reverie.types import Phase, ReverieError, State
 
 PREFIXES = {"update_controller": "controller"}
 """Metric prefixes of updating hooks; all others are logged under ``train``."""
@@ -37,9 +38,11 @@ class Orchestrator:
         phases: tuple[PhaseSpec, ...],
         evaluate_every: int | None,
         captures_updates: bool,
+        model_review: ModelReview,
         checkpoints: CheckpointManager,
         logger: Logger,
         display: Display,
+        guard: UpdateGuard,
         labels: Mapping[str, str],
     ) -> None:
         """``labels`` are the names that a person sees: experiment, task and logdir.
@@ -50,12 +53,14 @@ class Orchestrator:
         self._workflow = parts.workflow
         self._scheduler = PhaseScheduler(phases)
         self._evaluate_every = evaluate_every
-        self._captures_updates = captures_updates
+        self._model_review = model_review
         self.checkpoints = checkpoints
         self._logger = logger
         self._display = display
         self.labels = labels
         self._stopwatch = Stopwatch()
+        self._guard = guard
+        self._updates = PhaseUpdates(parts, guard, self._stopwatch, captures=captures_updates)
         self.scoreboard = Scoreboard()
         self._actions = 0
         self._evaluated_at = 0
@@ -168,6 +173,7 @@ class Orchestrator:
             "evaluator": self._parts.evaluator,
             "random_streams": self._parts.rng,
             "scoreboard": self.scoreboard,
+            "skipped_updates": self._guard,
             "checkpoints": self.checkpoints,
             "logger": self._logger,
         }
@@ -181,20 +187,7 @@ class Orchestrator:
         self._buffer = self._parts.buffers[spec.buffer] if spec.buffer else None
         progress = torch.zeros((), device=self._parts.device)
         self._phase = Phase(name=spec.name, type=spec.type, progress=progress, controller=spec.controller)
-        self._updates = {hook: self._update_function(hook) for hook in spec.hooks if hook.kind == "update"}
-
-    def _update_function(self, hook: HookSpec) -> Callable[[], Metrics]:
-        method = getattr(self._workflow, hook.name)
-        is_captured = self._captures_updates and is_capturable(method)
-        update = Update(
-            hook=method,
-            phase=self._phase,
-            batch=hook.batch,
-            buffer=self._buffer,
-            context_rows=self._workflow.context_rows,
-            measuring=(lambda _: nullcontext()) if is_captured else self._stopwatch.measuring,
-        )
-        return Captured(update, name=hook.name, generators=self._parts.rng.streams) if is_captured else update
+        self._updates.enter(spec, self._phase, self._buffer)
 
     def _is_ready(self, hook: HookSpec) -> bool:
         """Whether the buffer of the scheduler's current phase holds enough for the hook's batch."""
@@ -240,9 +233,7 @@ class Orchestrator:
         return result.steps
 
     def _update(self, hook: HookSpec) -> None:
-        update = self._updates[hook]
-        with self._stopwatch.measuring("update") if isinstance(update, Captured) else nullcontext():
-            metrics = update()
+        metrics = self._updates.perform(hook, self.counters())
         self._logger.add(metrics, prefix=PREFIXES.get(hook.name, "train"))
 
     def _has_evaluated(self, controller: str | None) -> bool:
@@ -258,12 +249,13 @@ class Orchestrator:
             self._parts.rng.set_state(before)
             return False
         self.scoreboard.add_evaluation(scores)
-        self._logger.write_now(self.counters(), {f"eval/{name}": value for name, value in scores.items()})
-        self._display.say(
-            f"Evaluation after {self._scheduler.totals.agent_steps:,} steps: mean return "
-            f"{scores['return_mean']:.1f} over {scores['episodes']:.0f} episodes "
-            f"(from {scores['return_min']:.1f} to {scores['return_max']:.1f})."
-        )
+        counters = self.counters()
+        with self._stopwatch.measuring("evaluate"):
+            name = f"{counters.agent_steps:010d}-{counters.updates:010d}"
+            review = self._model_review.review(self._parts.evaluator, name=name)
+        values = {f"eval/{name}": value for name, value in (scores | review.metrics).items()}
+        self._logger.write_now(counters, values, {f"eval/{name}": one for name, one in review.pictures.items()})
+        self._display.say(f"Evaluation after {counters.agent_steps:,} steps: {in_words(scores)}")
         return True
 
     def _afterwards(self) -> None:
@@ -272,7 +264,8 @@ class Orchestrator:
         every = self._evaluate_every
         is_due = every is not None and steps // every > self._evaluated_at // every
         controller = self._scheduler.phases[self._acted_in].controller
-        self._owes_afterwards = is_due and not self._is_evaluation_next() and not self._has_evaluated(controller)
+        is_soon = self._scheduler.is_evaluation_after(self._acted_in)
+        self._owes_afterwards = is_due and not is_soon and not self._has_evaluated(controller)
         if self._owes_afterwards:
             return
         if is_due:
@@ -286,18 +279,13 @@ class Orchestrator:
         if self._display.is_due():
             self._show()
 
-    def _is_evaluation_next(self) -> bool:
-        """Whether the phase of the last action has used up its time and the next one only evaluates."""
-        following = self._scheduler.phases[self._acted_in + 1 :][:1]
-        is_over = self._scheduler.phase_index != self._acted_in or self._scheduler.progress() >= 1
-        return is_over and any(phase.type == "eval_only" for phase in following)
-
     def _line_metrics(self) -> dict[str, float]:
         """What a line holds beside the means of its interval."""
         env, means = self._parts.train_env, self.scoreboard.mean_scores.means()
         scores = {f"collect/{name}": value for name, value in {**means, **env.summary(means)}.items()}
         deaths = {"collect/simulator_deaths": float(env.deaths)} if env.deaths else {}
-        return scores | deaths | {f"time/{kind}": share for kind, share in self._stopwatch.shares().items()}
+        skipped = {"train/skipped_updates": float(self._guard.total())} if self._guard.has_counted else {}
+        return scores | deaths | skipped | {f"time/{kind}": share for kind, share in self._stopwatch.shares().items()}
 
     def _show(self, *, is_last: bool = False) -> None:
         progress = self._meter.progress(

@@ -70,6 +70,12 @@ class PhaseScheduler:
         done, duration = self._counts.done_and_duration(self._phase)
         return min(1.0, done / duration)
 
+    def is_evaluation_after(self, phase_index: int) -> bool:
+        """Whether the phase of this index has used up its time and the next one only evaluates."""
+        following = self._phases[phase_index + 1 :][:1]
+        is_over = self.phase_index != phase_index or self.progress() >= 1
+        return is_over and any(phase.type == "eval_only" for phase in following)
+
     def next_action(self, ready: Ready) -> Action | None:
         """What to do now, or None at the end. Asking again gives the same answer and changes nothing.
 

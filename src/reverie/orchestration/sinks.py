@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from reverie.orchestration.event_file import EventFile, cut_event_files
+from reverie.orchestration.pictures import Picture
 from reverie.types import ReverieError
 
 WANDB_ID_FILE = "wandb_id.txt"
 """Kept in the run folder, so that a resumed run continues the same W&B run."""
+
+
+NO_PICTURES: Mapping[str, Picture] = MappingProxyType({})
 
 
 class LineFile:
@@ -79,8 +85,10 @@ class LineFile:
 class Sink(Protocol):
     """A second reader of the metric lines. ``step`` counts agent steps, ``line`` counts the lines of the run."""
 
-    def write(self, values: Mapping[str, float], *, step: int, line: int) -> None:
-        """Take one line and hand it to the operating system before returning."""
+    def write(
+        self, values: Mapping[str, float], *, step: int, line: int, pictures: Mapping[str, Picture] = NO_PICTURES
+    ) -> None:
+        """Take one line, with the pictures that belong to it, and hand it to the operating system before returning."""
         ...
 
     def rewind(self, *, line: int) -> None:
@@ -102,7 +110,9 @@ class TensorBoardSink:
         self._file: EventFile | None = None
         self._forget()
 
-    def write(self, values: Mapping[str, float], *, step: int, line: int) -> None:
+    def write(
+        self, values: Mapping[str, float], *, step: int, line: int, pictures: Mapping[str, Picture] = NO_PICTURES
+    ) -> None:
         x = max(step, self._x)
         # Only metrics have a prefix. Counters are part of every line and tell nothing new at the same step.
         if x == self._x and any("/" in name and name in self._names for name in values):
@@ -112,7 +122,7 @@ class TensorBoardSink:
                 self._file = EventFile(self._folder, line=line, step=self._x + 1)
             self._advance(x)
             new = {name: value for name, value in values.items() if name not in self._names}
-            self._file.append(new, step=x)
+            self._file.append(new, step=x, pictures=pictures)
         except OSError as error:
             raise self._problem(error) from error
         self._names.update(new)
@@ -200,9 +210,19 @@ class WandbSink:
         self._run.define_metric("*", step_metric="agent_steps")
         self._next_line: int = self._run.step
 
-    def write(self, values: Mapping[str, float], *, step: int, line: int) -> None:
+    def write(
+        self, values: Mapping[str, float], *, step: int, line: int, pictures: Mapping[str, Picture] = NO_PICTURES
+    ) -> None:
         if line >= self._next_line:
-            self._run.log(dict(values), step=line, commit=True)
+            media = {name: self._media(picture) for name, picture in pictures.items()}
+            self._run.log({**values, **media}, step=line, commit=True)
+
+    def _media(self, picture: Picture) -> Any:
+        if picture.format == "gif":
+            return self._wandb.Video(io.BytesIO(picture.data), format="gif")
+        from PIL import Image
+
+        return self._wandb.Image(Image.open(io.BytesIO(picture.data)))
 
     def rewind(self, *, line: int) -> None:
         """Nothing to undo: ``write`` leaves out the lines that W&B already has."""

@@ -20,6 +20,10 @@ def use_compiled_steps(*, is_on: bool) -> None:
     _Setting.is_on = is_on
 
 
+def steps_are_compiled() -> bool:
+    return _Setting.is_on
+
+
 def compiled_step(function: Step) -> Step:
     """Compiled where the run asks for it and gradients or captured graphs pay for it: on a CUDA device.
 

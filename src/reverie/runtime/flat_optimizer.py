@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from reverie.runtime.finite import SKIPPED, all_finite, replace_where
 from reverie.types import Metrics, State, require
 
 
@@ -24,6 +25,7 @@ class Proposal:
     mean: Tensor
     square: Tensor
     metrics: Metrics
+    """With ``grad_norm``, the norm of all gradients before clipping."""
 
 
 class FlatOptimizer(ABC):
@@ -49,8 +51,11 @@ class FlatOptimizer(ABC):
         self._updates = torch.zeros((), dtype=torch.float64, device=self._weight.device)
 
     def step(self, loss: Tensor, *, progress: Tensor | None = None) -> Metrics:
-        """Differentiate ``loss`` and move the parameters. Parameters the loss does not reach get a zero gradient."""
-        return self.apply(self.gradients(loss), progress=progress)
+        """Differentiate ``loss`` and move the parameters. Parameters the loss does not reach get a zero gradient.
+
+        When the loss, a gradient or the step itself is not finite, nothing moves, and the metric ``skipped`` is 1.
+        """
+        return self.apply(self.gradients(loss), watched=loss, progress=progress)
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
         """One per parameter; zero where the loss does not reach, and for frozen parameters."""
@@ -59,18 +64,21 @@ class FlatOptimizer(ABC):
         return [next(found) if one.requires_grad else torch.zeros_like(one) for one in self._parameters]
 
     @torch.no_grad()
-    def apply(self, gradients: Sequence[Tensor], *, progress: Tensor | None = None) -> Metrics:
-        """The one place where gradients become a change of weights."""
+    def apply(
+        self, gradients: Sequence[Tensor], *, watched: Tensor | None = None, progress: Tensor | None = None
+    ) -> Metrics:
+        """The one place where gradients become a change of weights. Nothing moves when a gradient, the step or
+        ``watched`` (the loss, and what else must be finite) is not finite.
+        """
         rate, updates = self._rate(progress), self._updates + 1
         proposed = self._proposal(gradients, updates=updates, rate=rate)
         for part, parameter in zip(proposed.change.split(self._lengths), self._parameters, strict=True):
             if not parameter.requires_grad:
                 part.zero_()  # frozen: momentum from before must not move it either
-        self._updates.copy_(updates)
-        self._mean.copy_(proposed.mean)
-        self._square.copy_(proposed.square)
-        self._weight -= proposed.change
-        return proposed.metrics | {"learning_rate": rate.float()}
+        is_finite = all_finite(proposed.metrics["grad_norm"], proposed.change, *([] if watched is None else [watched]))
+        moved = (self._updates, updates), (self._square, proposed.square), (self._mean, proposed.mean)
+        replace_where(is_finite, [*moved, (self._weight, self._weight - proposed.change)])
+        return proposed.metrics | {"learning_rate": rate.float(), SKIPPED: (~is_finite).float()}
 
     @abstractmethod
     def _proposal(self, gradients: Sequence[Tensor], *, updates: Tensor, rate: Tensor) -> Proposal:

@@ -44,7 +44,7 @@ class CollectResult:
 class UpdateResult:
     metrics: Metrics
     write_back: dict[str, Tensor] | None = None
-    """New values [B, T, ...] of what the policy stored with the last T rows of the batch."""
+    """New values [B, T, ...] of what the policy stored with the last T rows of the batch; finite ones only."""
 
 
 class WorldModelWorkflow(ABC):

@@ -27,18 +27,22 @@ from reverie.components.representation_learners.latents import Latent
 from reverie.components.representation_learners.state_space_model import StateSpaceModel
 from reverie.components.return_computers.base import ReturnComputer
 from reverie.components.return_computers.td_lambda import replay_lambda_return
+from reverie.runtime.finite import SKIPPED
 from reverie.types import Batch, Metrics, Phase, Policy, ReverieError, Stateful, require
 from reverie.workflows.base import UpdateResult, WorldModelWorkflow
 from reverie.workflows.context import WorkflowContext
 from reverie.workflows.dreamer_config import DreamerConfig
+from reverie.workflows.dreamer_open_loop import open_loop_latents, predicted_obs
 from reverie.workflows.dreamer_optimizers import DreamerOptimizers
 from reverie.workflows.dreamer_records import Dreamed, Judged, Learned, Modelled
+from reverie.workflows.dreamer_rows import CONTEXT_ROWS, unless_skipped, without_context
+from reverie.workflows.open_loop import OpenLoop
 
 
 class Dreamer(WorldModelWorkflow):
     """One update: the world model on replay, actor and critic in imagination, then all optimisers step."""
 
-    context_rows: ClassVar[int] = 1
+    context_rows: ClassVar[int] = CONTEXT_ROWS
     min_batch_length: ClassVar[int] = 2  # a return needs a step to arrive at
 
     def __init__(self, config: DreamerConfig) -> None:
@@ -113,7 +117,8 @@ class Dreamer(WorldModelWorkflow):
         metrics |= self.step(learned, progress=phase.progress)
         if self._config.replay_start == "initial":
             return UpdateResult(metrics=metrics)
-        return UpdateResult(metrics=metrics, write_back=self._rssm.stored(learned.modelled.latents.detach()))
+        fresh = self._rssm.stored(learned.modelled.latents.detach())
+        return UpdateResult(metrics=metrics, write_back=unless_skipped(fresh, batch, metrics[SKIPPED].bool()))
 
     def learned(self, carry: Latent, batch: Batch) -> Learned:
         """The losses of ``batch``, whose first row only leads from ``carry`` to the second."""
@@ -131,9 +136,11 @@ class Dreamer(WorldModelWorkflow):
         return Learned(modelled=modelled, dreamed=dreamed, judged=judged, replay_returns=replay_returns, losses=losses)
 
     def step(self, learned: Learned, *, progress: Tensor | None = None) -> Metrics:
-        """One step of every optimiser; then the slow critic follows the new one."""
+        """One step of every optimiser; then the slow critic follows the new one. A skipped step changes nothing."""
         metrics = self._optimizers.step(learned.losses, progress=progress)
-        self._critic.update_slow()
+        is_skipped = metrics[SKIPPED].bool()
+        self._critic.update_slow(unless=is_skipped)
+        self._return_scale.take_back(where=is_skipped)
         return metrics
 
     def imagine(self, *, horizon: int, starts: Latent) -> Dreamed:
@@ -163,6 +170,23 @@ class Dreamer(WorldModelWorkflow):
             is_start[:, 0] = True
             seen = replace(seen, is_first=seen.is_first | is_start)
         return seen
+
+    @torch.no_grad()
+    def open_loop(self, batch: Batch, *, is_context: Tensor) -> OpenLoop:
+        """See ``PredictsOpenLoop``. It starts from the latents that were stored with the context row."""
+        carry = self._rssm.restored({key: value[:, 0] for key, value in batch.stored.items()})
+        seen, action = self._trained_rows(batch), self._actor.vector(batch.action[:, :-1])
+        tokens = self._encoder(seen.obs)
+        latents = open_loop_latents(self._rssm, carry, tokens, action, seen.is_first, is_context_BT=is_context)
+        live = self._continue_head(latents.feature).mean()
+        return OpenLoop(
+            obs=predicted_obs(self._decoder(latents.deter, latents.stoch_vector), seen.obs),
+            reward=self._reward_head(latents.feature).mean(),
+            real_reward=seen.reward,
+            # Where the head's target is discounted, what it predicts beyond the discount is the probability.
+            live=(live / self._gamma).clamp(max=1.0) if self._config.has_discount_in_head else live,
+            discount=self._gamma,
+        )
 
     def _modelled(self, carry: Latent, batch: Batch, seen: Batch) -> Modelled:
         tokens = self._encoder(seen.obs)
@@ -256,18 +280,3 @@ class Dreamer(WorldModelWorkflow):
 
     def _live(self, seen: Batch) -> Tensor:
         return (~seen.is_terminal).float() * self._gamma
-
-
-def without_context(batch: Batch) -> Batch:
-    """The rows that are trained on."""
-    rows = slice(Dreamer.context_rows, None)
-    return Batch(
-        obs={key: value[:, rows] for key, value in batch.obs.items()},
-        reward=batch.reward[:, rows],
-        is_first=batch.is_first[:, rows],
-        is_last=batch.is_last[:, rows],
-        is_terminal=batch.is_terminal[:, rows],
-        action=batch.action[:, rows],
-        stored={key: value[:, rows] for key, value in batch.stored.items()},
-        index=batch.index,
-    )

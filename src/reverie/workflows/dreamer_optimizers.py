@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+import torch
 from torch import Tensor, nn
 
+from reverie.runtime.finite import SKIPPED
 from reverie.runtime.flat_optimizer import FlatOptimizer
 from reverie.types import Metrics, ReverieError
 from reverie.workflows.base import weighted_sum
@@ -40,16 +42,23 @@ class DreamerOptimizers:
         self.by_name = {name: make(parameters[name]) for name, make in makers.items()}
 
     def step(self, losses: Mapping[str, Tensor], *, progress: Tensor | None) -> Metrics:
-        """Metrics have the optimiser's name in front where there are several."""
+        """Metrics have the optimiser's name in front where there are several; ``skipped`` is one for all."""
         totals = {name: weighted_sum(part, self._weights[name]) for name, part in self._parted(losses).items()}
         # All gradients first: the backward passes need the weights of the forward pass.
         gradients = {name: optimizer.gradients(totals[name]) for name, optimizer in self.by_name.items()}
-        metrics: Metrics = {}
+        watched = self._watched(totals, gradients)
+        skipped, metrics = [], {}
         for name, optimizer in self.by_name.items():
             prefix = f"{name}/" if len(self.by_name) > 1 else ""
-            found = optimizer.apply(gradients[name], progress=progress)
+            found = optimizer.apply(gradients[name], watched=watched, progress=progress)
+            skipped.append(found.pop(SKIPPED))
             metrics |= {f"{prefix}{key}": value for key, value in found.items()}
-        return metrics
+        return metrics | {SKIPPED: torch.stack(skipped).amax()}
+
+    def _watched(self, totals: Mapping[str, Tensor], gradients: Mapping[str, list[Tensor]]) -> Tensor:
+        """What is not finite for one optimiser stops all: half an update would be a step of another algorithm."""
+        sums = [one.sum() for part in gradients.values() for one in part] if len(gradients) > 1 else []
+        return torch.stack([*totals.values(), *sums])  # an optimiser looks at its own gradients by itself
 
     def _parted(self, by_loss: Mapping[str, T]) -> dict[str, dict[str, T]]:
         """By optimiser; each loss goes to exactly one."""

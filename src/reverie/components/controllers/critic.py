@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.components.networks.heads import Scalar, ScalarHead
+from reverie.runtime.finite import replace_where
 from reverie.types import ReverieError, require
 
 
@@ -60,16 +61,14 @@ class Critic(nn.Module):
         return self.online(feature).mean() if feature.requires_grad else value.mean()
 
     @torch.no_grad()
-    def update_slow(self) -> None:
+    def update_slow(self, *, unless: Tensor) -> None:
+        """The slow copy follows, unless the online one was not moved: then it stays as it is, too."""
         if self.slow is None:
             return
-        pairs = list(zip(self.slow.parameters(), self.online.parameters(), strict=True))
-        if self._slow_every == 1:
-            for slow, online in pairs:
-                slow.lerp_(online, self._slow_rate)
-            return
-        # Which update this is, only the device knows: a captured graph replays the same operations each time.
-        is_due = self.slow_updates % self._slow_every == 0
-        for slow, online in pairs:
-            slow.copy_(torch.where(is_due, torch.lerp(slow, online, self._slow_rate), slow))
-        self.slow_updates += 1
+        is_due = ~unless
+        if self._slow_every > 1:
+            # Which update this is, only the device knows: a captured graph replays the same operations each time.
+            is_due = is_due & (self.slow_updates % self._slow_every == 0)
+            replace_where(~unless, [(self.slow_updates, self.slow_updates + 1)])
+        pairs = zip(self.slow.parameters(), self.online.parameters(), strict=True)
+        replace_where(is_due, [(slow, slow.lerp(online, self._slow_rate)) for slow, online in pairs])

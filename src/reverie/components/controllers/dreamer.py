@@ -60,10 +60,15 @@ class DreamerPolicy:
             obs.is_first.unsqueeze(1),
             rng,
         )
-        latent = Latent(deter=latents.deter[:, 0], stoch=latents.stoch[:, 0])
+        latent = Latent(deter=_sound(latents.deter[:, 0]), stoch=_sound(latents.stoch[:, 0]))
         return latent, self._chosen(latent, rng, mode)
 
     def _chosen(self, latent: Latent, rng: Generator | None, mode: Mode) -> Tensor:
         is_greedy = mode == "eval" and self._exploration.evaluates_greedily
         action = self._actor(latent.feature).sample(None if is_greedy else rng)
         return self._exploration.explored(action, self._actor.space, rng) if mode == "train" else action
+
+
+def _sound(value: Tensor) -> Tensor:
+    """Zero, as at the start of an episode, where an observation that is no number would poison all that follow."""
+    return torch.nan_to_num(value, nan=0.0, posinf=0.0, neginf=0.0)

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from reverie.runtime.finite import replace_where
 from reverie.types import require
 
 
@@ -16,12 +17,17 @@ class Scale(Protocol):
 
     def update(self, returns: Tensor) -> Tensor: ...
 
+    def take_back(self, *, where: Tensor) -> None: ...
+
 
 class UnitScale:
     """Leaves returns as they are."""
 
     def update(self, returns: Tensor) -> Tensor:
         return torch.ones((), device=returns.device)
+
+    def take_back(self, *, where: Tensor) -> None:
+        """Nothing is remembered."""
 
 
 class ReturnScale(nn.Module):
@@ -39,11 +45,19 @@ class ReturnScale(nn.Module):
         self.register_buffer("quantiles", torch.tensor([low_quantile, high_quantile]))
         self.register_buffer("low", torch.zeros(()))
         self.register_buffer("high", torch.zeros(()))
+        self.register_buffer("before", torch.zeros(2), persistent=False)
 
     @torch.no_grad()
     def update(self, returns: Tensor) -> Tensor:
         """Take these returns into account, then give the scale."""
+        torch.stack([self.low, self.high], out=self.get_buffer("before"))
         low, high = torch.quantile(returns.flatten(), self.get_buffer("quantiles"))
         self.low.lerp_(low, self._rate)
         self.high.lerp_(high, self._rate)
         return (self.high - self.low).clamp(min=1.0)
+
+    @torch.no_grad()
+    def take_back(self, *, where: Tensor) -> None:
+        """Forget the last ``update`` where it belongs to an update of the agent that was skipped."""
+        low, high = self.get_buffer("before")
+        replace_where(where, [(self.low, low), (self.high, high)])

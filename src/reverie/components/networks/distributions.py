@@ -195,7 +195,8 @@ class TwoHot:
         below = (above - 1).clamp(min=0)
         above = above.clamp(max=count - 1)
         gap_below, gap_above = (self._bins[below] - target).abs(), (self._bins[above] - target).abs()
-        is_outside = below == above  # beyond an end, both neighbours are the same bin
+        # Beyond an end, both neighbours are the same bin. A target that is no number must not pass for a large one.
+        is_outside = (below == above) & target.isfinite()
         gap_below = torch.where(is_outside, torch.ones_like(gap_below), gap_below)
         gap_above = torch.where(is_outside, torch.ones_like(gap_above), gap_above)
         pairs = self._log_probs.gather(-1, torch.stack([below, above], -1))

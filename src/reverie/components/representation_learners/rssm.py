@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
 
 from reverie.components.networks.layers import BlockLinear, Mlp, NormSilu, linear
 from reverie.components.representation_learners.cells import gated
 from reverie.components.representation_learners.latents import Latent, LatentKind
-from reverie.components.representation_learners.state_space_model import StateSpaceModel
+from reverie.components.representation_learners.rssm_scan import Layers, walked
+from reverie.components.representation_learners.state_space_model import StateSpaceModel, bounded
+from reverie.runtime.compilation import steps_are_compiled
+
+Layer = TypeVar("Layer", bound=nn.Module)
 
 
 class Rssm(StateSpaceModel):
@@ -42,6 +49,62 @@ class Rssm(StateSpaceModel):
         self.posterior_mlp = Mlp(deter + token_dim, layers=posterior_layers, units=hidden)
         self.posterior_output = linear(hidden, output_dim)
 
+        self._is_shallow = dynamics_layers == posterior_layers == 1
+
+    def observe(
+        self, carry: Latent, tokens_BTD: Tensor, action_BTA: Tensor, is_first_BT: Tensor, rng: Generator | None
+    ) -> tuple[Latent, Tensor]:
+        if not (self._is_shallow and steps_are_compiled() and torch.is_grad_enabled()):
+            return super().observe(carry, tokens_BTD, action_BTA, is_first_BT, rng)
+        return self.walk(carry, tokens_BTD, action_BTA, is_first_BT, rng)
+
+    def walk(
+        self, carry: Latent, tokens_BTD: Tensor, action_BTA: Tensor, is_first_BT: Tensor, rng: Generator | None
+    ) -> tuple[Latent, Tensor]:
+        """The same as ``observe`` in fewer and larger operations, for a device on which small ones are expensive."""
+        keep_BT1 = (~is_first_BT).unsqueeze(-1).to(carry.deter.dtype)
+        action_BTGD = self._action_part(self.read_action(bounded(action_BTA) * keep_BT1))
+        first = _first(self.posterior_mlp.linears, nn.Linear)
+        tokens_BTH = F.linear(tokens_BTD, first.weight[:, self._deter :], first.bias)
+        size, length = is_first_BT.shape
+        noise_TB = self._latents.noise((length, size), carry.deter.device, rng)
+        noises = [None] * length if noise_TB is None else noise_TB.unbind(0)
+        layers = self._layers(length, size, tokens_BTH.dtype)
+        deter, stoch = carry.deter, carry.stoch
+        deters, stochs, posteriors = [], [], []
+        parts = zip(keep_BT1.unbind(1), action_BTGD.unbind(1), tokens_BTH.unbind(1), noises, strict=True)
+        for step, part in enumerate(parts):
+            deter, stoch, posterior, reads = walked(
+                deter, stoch, *part, self._latents, layers.weights, layers.catchers(step)
+            )
+            layers.keep(reads)
+            deters.append(deter)
+            stochs.append(stoch)
+            posteriors.append(posterior)
+        return Latent(deter=torch.stack(deters, 1), stoch=torch.stack(stochs, 1)), torch.stack(posteriors, 1)
+
+    def _layers(self, length: int, size: int, dtype: torch.dtype) -> Layers:
+        """In the order in which ``walked`` reads them."""
+        layers = Layers(length, size, dtype)
+        for mlp in (self.read_deter, self.read_stoch):
+            layer = _first(mlp.linears, nn.Linear)
+            layers.linear(layer.weight, layer.bias)
+            layers.scale(_first(mlp.norms, NormSilu).scale)
+        layers.blocks(_first(self.dynamics, BlockLinear).weight[:, : -self.read_action.output_dim])
+        layers.scale(_first(self.dynamics_norms, NormSilu).scale)
+        layers.blocks(self.gates.weight, self.gates.bias)
+        layers.linear(_first(self.posterior_mlp.linears, nn.Linear).weight[:, : self._deter])
+        layers.scale(_first(self.posterior_mlp.norms, NormSilu).scale)
+        layers.linear(self.posterior_output.weight, self.posterior_output.bias)
+        return layers
+
+    def _action_part(self, action_BTH: Tensor) -> Tensor:
+        """What actions add to the blocks, with the blocks' bias: [B, T, blocks, D / blocks]."""
+        layer, flat = _first(self.dynamics, BlockLinear), action_BTH.flatten(0, 1)
+        weight = layer.weight[:, -flat.shape[-1] :]
+        added = torch.baddbmm(layer.bias.view(self._blocks, 1, -1), flat.expand(self._blocks, -1, -1), weight)
+        return added.transpose(0, 1).unflatten(0, action_BTH.shape[:2])
+
     def prior(self, deter: Tensor) -> Tensor:
         return self._parameters_of(self.prior_output(self.prior_mlp(deter)))
 
@@ -60,3 +123,9 @@ class Rssm(StateSpaceModel):
             x_NGI = norm(layer(x_NGI).flatten(-2)).unflatten(-1, (self._blocks, -1))
         # Each block has its own three gates: the split is inside the block, not across the whole vector.
         return gated(old_NGD, self.gates(x_NGI).to(old_NGD.dtype)).flatten(-2)
+
+
+def _first(modules: nn.ModuleList, kind: type[Layer]) -> Layer:
+    found = modules[0]
+    assert isinstance(found, kind)
+    return found

@@ -66,7 +66,7 @@ class StateSpaceModel(nn.Module, ABC):
         """Latents and posterior of a sequence that begins right after ``carry``."""
         keep_BT1 = (~is_first_BT).unsqueeze(-1).to(carry.deter.dtype)
         # Whatever does not depend on the recurrence is computed for all steps at once.
-        action_BTD = self._action_input(_bounded(action_BTA) * keep_BT1)
+        action_BTD = self._action_input(bounded(action_BTA) * keep_BT1)
         size, length = is_first_BT.shape
         noise_TB = self._latents.noise((length, size), carry.deter.device, rng)
         noises = [None] * length if noise_TB is None else noise_TB.unbind(0)
@@ -113,7 +113,7 @@ class StateSpaceModel(nn.Module, ABC):
 
     @compiled_step
     def _imagined(self, deter: Tensor, stoch: Tensor, action: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        deter = self._core(Latent(deter=deter, stoch=stoch), self._action_input(_bounded(action)))
+        deter = self._core(Latent(deter=deter, stoch=stoch), self._action_input(bounded(action)))
         return deter, self._latents.sample(self.prior(deter), noise)
 
     def kl(self, posterior: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
@@ -135,6 +135,6 @@ class StateSpaceModel(nn.Module, ABC):
         return Latent(deter=stored["deter"].float(), stoch=self._latents.restored(stored["stoch"]))
 
 
-def _bounded(action: Tensor) -> Tensor:
+def bounded(action: Tensor) -> Tensor:
     """Unclipped Gaussian samples are brought back to [-1, 1]."""
     return action / action.detach().abs().clamp(min=1.0)

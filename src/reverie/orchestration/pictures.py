@@ -1,0 +1,77 @@
+"""Truth, prediction and error of picture sequences as one animated GIF."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+CONTEXT_COLOUR = (0, 114, 178)
+"""Blue: the model has seen this row."""
+IMAGINED_COLOUR = (230, 97, 0)
+"""Orange: the model has not. Blue and orange are told apart by nearly all eyes."""
+BORDER = 2
+"""Pixels of colour around each picture, before it is enlarged."""
+FRAME_MILLISECONDS = 100
+_WANTED_HEIGHT = 64
+"""Small pictures are enlarged to about this."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Picture:
+    """An encoded file, ready to be written, sent and shown."""
+
+    data: bytes
+    format: Literal["gif", "png"]
+    width: int
+    height: int
+
+
+def video(truth_BTHWC: np.ndarray, predicted_BTHWC: np.ndarray, is_context_BT: np.ndarray) -> Picture:
+    """One column per sequence; above the truth (uint8), then the prediction (0 to 1), below the error, grey where none.
+
+    Frames that are equal to the one before are stored as a longer pause, not as frames.
+    """
+    from PIL import Image  # slow to import, and needed once per evaluation
+
+    frames = mosaic(truth_BTHWC, predicted_BTHWC, is_context_BT)
+    scale = max(1, _WANTED_HEIGHT // truth_BTHWC.shape[2])
+    size = (frames.shape[2] * scale, frames.shape[1] * scale)
+    palettes = [Image.fromarray(frame).quantize(256, dither=Image.Dither.NONE) for frame in frames]
+    first, *others = [frame.resize(size, Image.Resampling.NEAREST) for frame in palettes]
+    file = io.BytesIO()
+    first.save(file, "GIF", save_all=True, append_images=others, duration=FRAME_MILLISECONDS, loop=0)
+    return Picture(data=file.getvalue(), format="gif", width=size[0], height=size[1])
+
+
+def mosaic(truth_BTHWC: np.ndarray, predicted_BTHWC: np.ndarray, is_context_BT: np.ndarray) -> np.ndarray:
+    """The frames [T, height, width, 3], every picture with a border in the colour of its row."""
+    truth, predicted = _coloured(truth_BTHWC), _coloured(_bytes(predicted_BTHWC))
+    error = _bytes((predicted.astype(np.float32) - truth.astype(np.float32)) / 255 / 2 + 0.5)
+    colour_BTC = np.where(is_context_BT[..., None], CONTEXT_COLOUR, IMAGINED_COLOUR).astype(np.uint8)
+    rows = [_columns(_bordered(one, colour_BTC)) for one in (truth, predicted, error)]
+    return np.concatenate(rows, axis=1)
+
+
+def _bytes(values: np.ndarray) -> np.ndarray:
+    return (values.clip(0, 1) * 255).round().astype(np.uint8)
+
+
+def _coloured(pictures: np.ndarray) -> np.ndarray:
+    """Three channels. Of pictures that have neither one nor three (stacked frames), the last channel is shown."""
+    return pictures if pictures.shape[-1] == 3 else np.repeat(pictures[..., -1:], 3, axis=-1)
+
+
+def _bordered(pictures_BTHWC: np.ndarray, colour_BTC: np.ndarray) -> np.ndarray:
+    batch, time, height, width, channels = pictures_BTHWC.shape
+    framed = np.empty((batch, time, height + 2 * BORDER, width + 2 * BORDER, channels), np.uint8)
+    framed[:] = colour_BTC[:, :, None, None]
+    framed[:, :, BORDER:-BORDER, BORDER:-BORDER] = pictures_BTHWC
+    return framed
+
+
+def _columns(pictures_BTHWC: np.ndarray) -> np.ndarray:
+    """[T, H, B * W, C]"""
+    return np.concatenate(list(pictures_BTHWC), axis=2)

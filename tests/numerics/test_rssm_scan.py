@@ -1,0 +1,50 @@
+"""The walk arranged for a GPU computes what ``Rssm`` computes: values, and the gradient of every input and weight."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from reverie.components.representation_learners.latents import CategoricalLatents, GaussianLatents, Latent, LatentKind
+from reverie.components.representation_learners.rssm import Rssm
+
+SIZE, LENGTH, TOKENS, ACTIONS, DETER, STOCH = 3, 5, 6, 2, 8, 3
+
+
+def model(latents: LatentKind) -> Rssm:
+    torch.manual_seed(0)
+    return Rssm(token_dim=TOKENS, action_dim=ACTIONS, deter=DETER, hidden=4, latents=latents, blocks=2)
+
+
+def outcome(rssm: Rssm, *, by_walk: bool, has_noise: bool) -> dict[str, Tensor]:
+    rng = torch.Generator().manual_seed(1)
+    width = rssm._latents.width
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=rng).requires_grad_()
+
+    deter, stoch = drawn(SIZE, DETER), drawn(SIZE, STOCH, width)
+    tokens, action = drawn(SIZE, LENGTH, TOKENS), drawn(SIZE, LENGTH, ACTIONS)
+    is_first = torch.zeros(SIZE, LENGTH, dtype=torch.bool)
+    is_first[0, 0], is_first[1, 2] = True, True
+    method = rssm.walk if by_walk else rssm.observe
+    noise = torch.Generator().manual_seed(2) if has_noise else None
+    latents, posterior = method(Latent(deter=deter, stoch=stoch), tokens, action, is_first, noise)
+    values = {"deter": latents.deter, "stoch": latents.stoch, "posterior": posterior}
+    total = sum((value * drawn(*value.shape).detach()).sum() for value in values.values())
+    assert isinstance(total, Tensor)
+    inputs = {"carry deter": deter, "carry stoch": stoch, "tokens": tokens, "action": action}
+    inputs |= {name: value for name, value in rssm.named_parameters() if not name.startswith("prior")}
+    gradients = torch.autograd.grad(total, list(inputs.values()))
+    return values | {f"gradient of {name}": value for name, value in zip(inputs, gradients, strict=True)}
+
+
+@pytest.mark.parametrize("has_noise", [True, False])
+@pytest.mark.parametrize("latents", [CategoricalLatents(stoch=STOCH, classes=4), GaussianLatents(stoch=STOCH)])
+def test_values_and_gradients_are_those_of_the_plain_walk(latents: LatentKind, has_noise: bool) -> None:
+    rssm = model(latents)
+    plain, walked = (outcome(rssm, by_walk=by_walk, has_noise=has_noise) for by_walk in (False, True))
+    for name, value in plain.items():
+        assert value.abs().max() > 0, name
+        torch.testing.assert_close(walked[name], value, rtol=1e-4, atol=2e-6, msg=name)
