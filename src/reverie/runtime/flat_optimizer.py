@@ -113,7 +113,7 @@ class FlatOptimizer(ABC):
 
 def tensor_norms(tensors: Sequence[Tensor]) -> Tensor:
     """The Euclidean norm of each tensor, as one vector."""
-    return torch.stack([torch.linalg.vector_norm(tensor) for tensor in tensors])
+    return torch.stack(torch._foreach_norm(list(tensors)))  # on a GPU a few kernels, not one per tensor
 
 
 def flat_vector(tensors: Sequence[Tensor]) -> Tensor:

@@ -32,7 +32,6 @@ class LaProp(FlatOptimizer):
             require(f"{name} of the optimiser", share, at_least=0, at_most=1)
         self._clip, self._min_weight_norm = clip, min_weight_norm
         self._rms_decay, self._momentum, self._epsilon = rms_decay, momentum, epsilon
-        self._sizes = torch.tensor(self._lengths, device=self._weight.device)
 
     def _proposal(self, gradients: Sequence[Tensor], *, updates: Tensor, rate: Tensor) -> Proposal:
         norms = tensor_norms(gradients)
@@ -40,8 +39,7 @@ class LaProp(FlatOptimizer):
         # Per tensor, not per unit; the floor lets zero-initialised outputs leave zero.
         limits = self._clip * weight_norms.clamp(min=self._min_weight_norm)
         factors = 1.0 / (norms / limits).clamp(min=1.0)
-        gradient = flat_vector(gradients)
-        gradient *= torch.repeat_interleave(factors, self._sizes, output_size=gradient.numel())
+        gradient = flat_vector([one * factor for one, factor in zip(gradients, factors.unbind(), strict=True)])
 
         rms_bias, momentum_bias = 1 - self._rms_decay**updates, 1 - self._momentum**updates
         square = self._square.lerp(gradient.square(), 1 - self._rms_decay)
