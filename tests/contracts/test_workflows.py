@@ -127,7 +127,18 @@ def test_the_walk_finds_the_workflows() -> None:
 @pytest.mark.parametrize("target", WORKFLOWS)
 def test_twenty_steps_and_the_same_twenty_in_a_second_instance(target: str, task: str) -> None:
     """With discrete and with continuous actions."""
-    one, other = Run(target, f"task={task}"), Run(target, f"task={task}")
+    expect_the_same(Run(target, f"task={task}"), Run(target, f"task={task}"))
+
+
+@pytest.mark.parametrize("form", ["v1", "v2", "v3_2023"])
+def test_every_form_of_dreamer_goes_on_bit_equally(form: str) -> None:
+    """With several optimisers, a counted target critic, and gradients through the dynamics."""
+    chosen = [f"{group}=dreamer_{form}" for group in ("components", "controller", "workflow")]
+    runs = [Run("reverie.workflows.dreamer.Dreamer", *chosen, "task=gym_Pendulum-v1") for _ in range(2)]
+    expect_the_same(*runs)
+
+
+def expect_the_same(one: Run, other: Run) -> None:
     one.go(STEPS)
     assert len(one.buffer) == STEPS * one.parts.train_env.num_envs
     other.set_state(one.get_state())
