@@ -112,8 +112,8 @@ class FlatOptimizer(ABC):
 
 
 def tensor_norms(tensors: Sequence[Tensor]) -> Tensor:
-    """The Euclidean norm of each tensor, as one vector."""
-    return torch.stack(torch._foreach_norm(list(tensors)))  # on a GPU a few kernels, not one per tensor
+    """The Euclidean norm of each tensor, as one vector. Asked for at once: on a GPU that is a few kernels for all."""
+    return torch.stack(torch.ops.aten._foreach_norm.Scalar(list(tensors), 2))
 
 
 def flat_vector(tensors: Sequence[Tensor]) -> Tensor:
