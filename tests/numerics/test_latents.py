@@ -21,6 +21,12 @@ def parameters(kind: LatentKind, seed: int) -> Tensor:
     return (2 * torch.randn(4, 2, STOCH, kind.parameter_width, generator=rng)).requires_grad_()
 
 
+def drawn(kind: LatentKind, seed: int) -> Tensor:
+    noise = kind.noise((4, 2), torch.device("cpu"), torch.Generator().manual_seed(seed))
+    assert noise is not None
+    return noise
+
+
 def torch_distribution(kind: LatentKind, given: Tensor) -> OneHotCategorical | Normal:
     if kind is CATEGORICAL:
         return OneHotCategorical(logits=given)
@@ -52,8 +58,8 @@ def test_the_entropy_is_that_of_torch(kind: LatentKind) -> None:
 
 def test_gaussian_samples_carry_gradients_to_mean_and_deviation() -> None:
     given = parameters(GAUSSIAN, 0)
-    sample = GAUSSIAN.sample(given, torch.Generator().manual_seed(3))
-    noise = torch.randn(4, 2, STOCH, 1, generator=torch.Generator().manual_seed(3))
+    noise = drawn(GAUSSIAN, 3)
+    sample = GAUSSIAN.sample(given, noise)
     stddev = F.softplus(given[..., 1:]) + 0.1
     torch.testing.assert_close(sample, given[..., :1] + stddev * noise)
     (grad,) = torch.autograd.grad(sample.sum(), given)
@@ -64,7 +70,7 @@ def test_gaussian_samples_carry_gradients_to_mean_and_deviation() -> None:
 
 def test_categorical_samples_are_one_hots_with_the_gradient_of_the_probabilities() -> None:
     given = parameters(CATEGORICAL, 0)
-    sample = CATEGORICAL.sample(given, torch.Generator().manual_seed(3))
+    sample = CATEGORICAL.sample(given, drawn(CATEGORICAL, 3))
     assert torch.equal(sample.detach(), F.one_hot(sample.argmax(-1), CLASSES).float())
     cotangent = torch.randn(sample.shape, generator=torch.Generator().manual_seed(4))
     (grad,) = torch.autograd.grad((sample * cotangent).sum(), given)
@@ -75,7 +81,7 @@ def test_categorical_samples_are_one_hots_with_the_gradient_of_the_probabilities
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_stored_comes_back_and_is_small(kind: LatentKind) -> None:
-    sample = kind.sample(parameters(kind, 0), torch.Generator().manual_seed(0)).detach()
+    sample = kind.sample(parameters(kind, 0), drawn(kind, 0)).detach()
     stored = kind.stored(sample)
     assert stored.shape == (4, 2, STOCH)
     assert stored.element_size() == (1 if kind is CATEGORICAL else 2)
@@ -100,7 +106,7 @@ def test_a_latent_of_either_kind_flattens_and_joins_its_parts(kind: LatentKind) 
 
 def test_distributions_are_float32_under_bfloat16() -> None:
     given = parameters(GAUSSIAN, 0).detach().bfloat16()
-    assert GAUSSIAN.sample(given, torch.Generator()).dtype == torch.float32
+    assert GAUSSIAN.sample(given, drawn(GAUSSIAN, 0)).dtype == torch.float32
     assert all(half.dtype == torch.float32 for half in GAUSSIAN.kl(given, given))
 
 

@@ -255,3 +255,12 @@ def test_an_action_outside_is_refused() -> None:
         discrete.step(np.array(5))
     with pytest.raises(ValueError, match="not finite"):
         continuous.step(np.array([np.nan, 0.0], np.float32))
+
+
+@pytest.mark.parametrize("delay", [0, 1, 7])
+def test_the_delay_is_the_number_of_blank_observations(delay: int) -> None:
+    one = BuiltinEnvironment(task="builtin_memory", delay=delay)
+    seen = episode(one, 3, recall)
+    shown = [step.obs["vector"].sum() for step in seen]
+    assert shown == [1.0, *[0.0] * delay, 1.0, 0.0]
+    assert total(seen) == BEST_RETURN["builtin_memory"]

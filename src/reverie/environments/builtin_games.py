@@ -160,19 +160,19 @@ class Board(Game):
 
 
 class Recall(Game):
-    """A cue is shown first, then nothing for four steps, then a question: the action that names the cue pays 1.
+    """A cue is shown first, then nothing for ``delay`` steps, then a question: the action that names the cue pays 1.
 
     Any other answer pays -1, and the answer ends the game. What is done before the question has no effect.
     """
 
     _CUES = 4
-    _QUESTION = 5
     action = Space(shape=(), dtype="int64", classes=_CUES)
     time_limit = None
     best_return = 1.0
 
-    def __init__(self) -> None:
+    def __init__(self, *, delay: int = 4) -> None:
         self.obs = {"vector": Space(shape=(self._CUES + 1,), dtype="float32")}
+        self._question = delay + 1
         self.cue = self.step = 0
 
     def begin(self, rng: np.random.Generator) -> None:
@@ -180,7 +180,7 @@ class Recall(Game):
 
     def play(self, action: np.ndarray) -> tuple[float, bool]:
         self.step += 1
-        if self.step <= self._QUESTION:
+        if self.step <= self._question:
             return 0.0, False
         return 1.0 if int(action) == self.cue else -1.0, True
 
@@ -188,7 +188,7 @@ class Recall(Game):
         vector = np.zeros(self._CUES + 1, np.float32)
         if self.step == 0:
             vector[self.cue] = 1.0
-        elif self.step == self._QUESTION:
+        elif self.step == self._question:
             vector[self._CUES] = 1.0
         return {"vector": vector}
 

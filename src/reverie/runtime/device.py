@@ -56,5 +56,6 @@ def prepare_torch(config: RuntimeConfig, device: torch.device) -> None:
     torch.set_flush_denormal(True)  # a decayed moment of 1e-40 would make every CPU product slow
     # The same switch as use_deterministic_algorithms, which would also import the compiler: seconds at every start.
     torch.set_deterministic_debug_mode("warn" if config.is_deterministic else "default")
+    torch.utils.deterministic.fill_uninitialized_memory = False  # a kernel per tensor, against reads that nobody makes
     torch.autograd.set_detect_anomaly(config.finds_anomalies)
     use_compiled_steps(is_on=config.compiles_steps and device.type == "cuda")

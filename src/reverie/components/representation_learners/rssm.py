@@ -81,7 +81,9 @@ class Rssm(StateSpaceModel):
             deters.append(deter)
             stochs.append(stoch)
             posteriors.append(posterior)
-        return Latent(deter=torch.stack(deters, 1), stoch=torch.stack(stochs, 1)), torch.stack(posteriors, 1)
+        # Stacked by time: the gradient of each step is then one piece of memory, which compiled code would copy else.
+        deter, stoch, posterior = (torch.stack(one).transpose(0, 1) for one in (deters, stochs, posteriors))
+        return Latent(deter=deter, stoch=stoch), posterior
 
     def _layers(self, length: int, size: int, dtype: torch.dtype) -> Layers:
         """In the order in which ``walked`` reads them."""
