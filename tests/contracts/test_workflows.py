@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -49,9 +50,13 @@ def composed(experiment: str, *more: str) -> Any:
     return config
 
 
+@functools.cache
 def experiment_of(target: str) -> str:
-    """The first packaged experiment that runs this workflow; a workflow without one fails here."""
-    return next(name for name in options("experiment") if composed(name).workflow._target_ == target)
+    """The packaged experiment that runs this workflow on a small task; a workflow without one fails here."""
+    configs = {name: composed(name) for name in options("experiment")}
+    return next(
+        name for name, one in configs.items() if one.workflow._target_ == target and one.task.startswith("gym_")
+    )
 
 
 class Run:

@@ -19,7 +19,7 @@ SMALL = (
     *("workflow.horizon=4", "workflow.discount_horizon=10"),
     *("optimizers.model.warmup_updates=0", "optimizers.model.decay=0"),
     *(f"optimizers.{name}.learning_rate=3e-3" for name in ("model", "actor", "critic")),
-    # The first gradients are by far the largest. Remembered for a thousand updates, they would be the whole run's scale.
+    # The first gradients are by far the largest: remembered for a thousand updates, they would scale the whole run.
     *(f"optimizers.{name}.square_decay=0.98" for name in ("model", "actor", "critic")),
 )
 """Shallow networks and short dreams: hundreds of updates in half a minute of one processor."""
@@ -43,7 +43,7 @@ def test_v1_learns_through_the_dynamics(tmp_path: Path) -> None:
 
 
 def test_v2_learns_by_reinforce_from_a_target_critic(tmp_path: Path) -> None:
-    """Random actions first and a large bonus for entropy: a policy that is sure before the model is good stays wrong."""
+    """Random actions first and a large bonus for entropy: a policy that is sure before the model is good stays so."""
     begin = ("phases=prefilled", "training.prefill_steps=1000", "training.total_timesteps=6000")
     often = ("controller.critic.slow_every=20", "workflow.entropy_scale=0.12")
     expect_learning(tmp_path, *form("v2"), *SMALL, *DISCRETE, *begin, *often)
