@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -49,6 +50,7 @@ def composed(experiment: str, *more: str) -> Any:
     return config
 
 
+@functools.cache
 def experiment_of(target: str) -> str:
     """The packaged experiment on CartPole that runs this workflow; a workflow without one fails here."""
     names = [name for name in options("experiment") if name.endswith("_cartpole")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -136,6 +137,30 @@ def test_all_gradients_are_taken_before_anything_moves() -> None:
     other.update(batch, phase=phase())
     for ours, theirs in zip(one._actor.parameters(), other._actor.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_not_finite_for_one_optimizer_stops_all(form: str) -> None:
+    """The reward is read by the model's loss alone; actor, critic and everything they remember stay as well."""
+    workflow = dreamer(form)
+    workflow.update(batch_of(workflow, DISCRETE), phase=phase())
+    before = copy.deepcopy(workflow.get_state())
+    spoiled = batch_of(workflow, DISCRETE)
+    spoiled.reward[2, 3] = float("nan")
+    metrics = workflow.update(spoiled, phase=phase()).metrics
+    assert metrics["skipped"] == 1
+    assert metrics["actor/grad_norm"].isfinite()
+    after = workflow.get_state()
+    for part in ("components", "controllers", "optimizers"):
+        assert same(before[part], after[part]), part
+    assert workflow.update(batch_of(workflow, DISCRETE), phase=phase()).metrics["skipped"] == 0
+    assert not same(before["controllers"], workflow.get_state()["controllers"])
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    return torch.equal(one, other) if isinstance(one, Tensor) else one == other
 
 
 # Numbers of the configuration
