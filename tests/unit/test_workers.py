@@ -246,7 +246,8 @@ def test_simulators_that_share_a_process_die_together_and_are_counted_once() -> 
         assert after.lost == {2, 3, 4}
         assert torch.equal(after.obs["image"][2:], before.obs["image"][2:])
         assert envs.deaths == 1
-        assert len(envs.notices()) == 1
+        (notice,) = envs.notices()
+        assert "environment 3 (own_world) died" in notice  # the one that did it, not the first of its process
         assert envs.step(action(*[0] * 5)).is_first.tolist() == [False, False, True, True, True]
         os.kill(pids(envs)[0], signal.SIGKILL)
         assert envs.step(action(*[0] * 5)).is_last.tolist() == [True, True, False, False, False]
@@ -254,6 +255,20 @@ def test_simulators_that_share_a_process_die_together_and_are_counted_once() -> 
     finally:
         envs.close()
         calm.close()
+
+
+def test_deaths_of_a_shared_process_are_counted_for_the_simulator_that_failed() -> None:
+    envs = worlds(num_envs=2, num_workers=1)
+    try:
+        envs.observe()
+        for _ in range(2):
+            assert envs.step(action(0, 1)).lost == {0, 1}
+            assert envs.step(action(0, 0)).is_first.all()
+        assert all("environment 1" in notice for notice in envs.notices())
+        with pytest.raises(ReverieError, match=r"environment 1 .*3rd time"):
+            envs.step(action(0, 1))
+    finally:
+        envs.close()
 
 
 def test_the_third_death_without_a_finished_episode_stops_with_the_simulators_own_traceback() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from reverie.types import Observation, Spaces, State
@@ -71,14 +71,18 @@ class VectorEnvironment(ABC):
 
     def checked_actions(self, action: Tensor) -> np.ndarray:
         """The actions [N, ...] in the dtype of the action space."""
-        space = self.spaces.action
-        expected = (self.num_envs, *space.shape)
-        dtype = torch.float32 if space.dtype == "float32" else torch.int64
-        if action.dtype is dtype and action.shape == expected and not action.requires_grad:
-            return action.numpy()  # the usual case, without the microseconds of the calls below
-        if action.shape != expected or action.is_floating_point() != (space.dtype == "float32"):
+        expected, dtype = self._action_format
+        native = action.detach().numpy() if action.requires_grad else action.numpy()
+        # The usual case; numpy is asked and not torch, whose answers take longer.
+        if native.shape == expected and native.dtype == dtype:
+            return native
+        if native.shape != expected or (native.dtype.kind == "f") != (dtype.kind == "f"):
             raise ValueError(
-                f"the action for {self.task} must be {space.dtype} of shape {expected}, "
+                f"the action for {self.task} must be {dtype} of shape {expected}, "
                 f"not {action.dtype} of shape {tuple(action.shape)}"
             )
-        return action.detach().to(dtype).numpy()
+        return native.astype(dtype)
+
+    @cached_property
+    def _action_format(self) -> tuple[tuple[int, ...], np.dtype]:
+        return (self.num_envs, *self.spaces.action.shape), np.dtype(self.spaces.action.dtype)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,6 +48,8 @@ class SeparateEnvironments(VectorEnvironment):
         self._seats: list[Seat] = []
         self._slots: list[Slot] = []
         self._shown: Observation | None = None
+        self._no_flags = torch.zeros(num_envs, dtype=torch.bool)
+        """Shown in the place of all flags while none is set, which is nearly always: nobody writes into it."""
         try:
             introductions = self._seated(in_workers)
             first = introductions[0]
@@ -163,16 +166,22 @@ class SeparateEnvironments(VectorEnvironment):
             seat.flush()
 
     def _observation(self) -> Observation:
-        board = self._board
+        board, none = self._board, self._no_flags
+        obs = {key: torch.from_numpy(value.copy()) for key, value in board.obs.items()}
+        reward = torch.from_numpy(board.reward.astype(np.float32))
+        if not board.has_flags:
+            return Observation(
+                obs=obs, reward=reward, is_first=none, is_last=none, is_terminal=none, scores=_NO_SCORES, lost=_NOBODY
+            )
         ended = [slot for slot in self._slots if slot.has_ended]
         return Observation(
-            obs={key: torch.from_numpy(value.copy()) for key, value in board.obs.items()},
-            reward=torch.from_numpy(board.reward.astype("float32")),
+            obs=obs,
+            reward=reward,
             is_first=torch.from_numpy(board.is_first.copy()),
             is_last=torch.from_numpy(board.is_last.copy()),
             is_terminal=torch.from_numpy(board.is_terminal.copy()),
-            scores={slot.index: slot.scores for slot in ended} if ended else _NO_SCORES,
-            lost=frozenset(slot.index for slot in ended if slot.is_lost) if ended else _NOBODY,
+            scores={slot.index: slot.scores for slot in ended},
+            lost=frozenset(slot.index for slot in ended if slot.is_lost),
         )
 
     def _inexact_sentence(self, problems: Mapping[int, str]) -> str | None:
