@@ -12,6 +12,7 @@ from torch import Tensor
 
 from reverie.environments.base import Environment
 from reverie.environments.parallel.board import Board, shared_memory
+from reverie.environments.parallel.fresh_tensors import FreshTensors
 from reverie.environments.parallel.maker import Maker
 from reverie.environments.parallel.seat import DeadSimulatorError, InlineSeat, Introduction, Seat
 from reverie.environments.parallel.slot import Slot
@@ -57,6 +58,8 @@ class SeparateEnvironments(VectorEnvironment):
             self.drawn_by = first.drawn_by
             _require_equal(introductions)
             self._board = Board(self.spaces, num_envs=num_envs, memory=self._memory.fileno())
+            self._fresh_obs = {key: FreshTensors(rows.shape, rows.dtype) for key, rows in self._board.obs.items()}
+            self._fresh_rewards = FreshTensors((num_envs,), np.dtype(np.float32))
             for index, seat in enumerate(self._seats):
                 self._slots.append(Slot(seat, index=index, about=introductions[index], board=self._board, seed=seed))
         except BaseException:
@@ -167,8 +170,8 @@ class SeparateEnvironments(VectorEnvironment):
 
     def _observation(self) -> Observation:
         board, none = self._board, self._no_flags
-        obs = {key: torch.from_numpy(value.copy()) for key, value in board.obs.items()}
-        reward = torch.from_numpy(board.reward.astype(np.float32))
+        obs = {key: fresh.filled(board.obs[key]) for key, fresh in self._fresh_obs.items()}
+        reward = self._fresh_rewards.filled(board.reward)
         if not board.has_flags:
             return Observation(
                 obs=obs, reward=reward, is_first=none, is_last=none, is_terminal=none, scores=_NO_SCORES, lost=_NOBODY
