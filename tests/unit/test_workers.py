@@ -19,6 +19,7 @@ from torch import Tensor
 from reverie.environments.episodes import EpisodeTracker
 from reverie.environments.parallel.maker import Maker
 from reverie.environments.parallel.separate import SeparateEnvironments
+from reverie.runtime.processors import processor_shares
 from reverie.types import Observation, ReverieError
 
 WORLD = '''
@@ -269,6 +270,23 @@ def test_deaths_of_a_shared_process_are_counted_for_the_simulator_that_failed() 
             envs.step(action(0, 1))
     finally:
         envs.close()
+
+
+def test_workers_share_out_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    envs = worlds(num_envs=2, num_workers=2)
+    try:
+        limits = [os.sched_getaffinity(pid) for pid in pids(envs)]
+        usable = os.sched_getaffinity(0)
+        if len(usable) == 1:
+            assert limits == [usable, usable]
+        else:
+            assert limits[0] | limits[1] == usable
+            assert not limits[0] & limits[1]
+    finally:
+        envs.close()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 8})
+    assert processor_shares(2) == [[3, 8], [5]]
+    assert processor_shares(4) == [[], [], [], []]
 
 
 def test_the_third_death_without_a_finished_episode_stops_with_the_simulators_own_traceback() -> None:

@@ -18,7 +18,7 @@ from reverie.environments.parallel.seat import DeadSimulatorError, InlineSeat, I
 from reverie.environments.parallel.slot import Slot
 from reverie.environments.parallel.worker import WorkerProcess, WorkerSeat
 from reverie.environments.vector import VectorEnvironment
-from reverie.runtime.processors import usable_processors
+from reverie.runtime.processors import processor_shares, usable_processors
 from reverie.types import Observation, ReverieError, State
 
 _NO_SCORES: Mapping[int, Mapping[str, float]] = {}
@@ -140,8 +140,9 @@ class SeparateEnvironments(VectorEnvironment):
         else:
             assert isinstance(make, Maker), "a worker process is told by name what to make"
             borders = [self.num_envs * worker // self._num_workers for worker in range(self._num_workers + 1)]
-            for first, last in pairwise(borders):
-                process = WorkerProcess(make, count=last - first, memory=self._memory.fileno())
+            shares = processor_shares(self._num_workers)
+            for (first, last), share in zip(pairwise(borders), shares, strict=True):
+                process = WorkerProcess(make, count=last - first, memory=self._memory.fileno(), processors=share)
                 self._seats.extend(WorkerSeat(process, number) for number in range(last - first))
                 if first == 0 and make.needs_rendering:
                     # The first one finds out how this machine draws; the others find the answer where it left it.

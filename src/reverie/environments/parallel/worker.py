@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -102,7 +102,8 @@ class WorkerSeat:
 class WorkerProcess:
     """Starts at once and in the background; ``introductions`` waits until its ``count`` simulators are there."""
 
-    def __init__(self, maker: Maker, *, count: int, memory: int) -> None:
+    def __init__(self, maker: Maker, *, count: int, memory: int, processors: Sequence[int] = ()) -> None:
+        """``processors`` are those that it stays on; none stand for all."""
         self.generation = 0
         """Grows with each restart: a seat of an older one has lost its simulator."""
         self.layouts: dict[int, dict[str, Any]] = {}
@@ -113,6 +114,7 @@ class WorkerProcess:
         self._maker = maker
         self._count = count
         self._memory = memory
+        self._processors = processors
         self._introductions: list[Introduction] = []
         self._is_closed = False
         # What simulators print belongs to nobody's screen; the end of it is shown when one dies.
@@ -207,7 +209,8 @@ class WorkerProcess:
             os.close(log)
             theirs.close()
         file = None if is_own else sys.modules[self._maker.module].__file__
-        self._send(self._maker.spec(count=self._count, sys_path=sys.path if is_own else None, file=file))
+        sys_path = sys.path if is_own else None
+        self._send(self._maker.spec(count=self._count, processors=self._processors, sys_path=sys_path, file=file))
 
     def _send(self, message: bytes) -> None:
         with suppress(OSError):  # its answer will be missing too, and says so in one place

@@ -65,6 +65,9 @@ def _leave() -> None:
 
 def _serve(channel: Connection, memory: int) -> None:
     spec = json.loads(channel.recv_bytes().decode())
+    if spec["processors"]:
+        # Linux wakes whoever reads a socket where its writer runs, so that all workers would queue on one processor.
+        os.sched_setaffinity(0, spec["processors"])
     try:
         make = _maker(spec)
         servers = [_Server(make(**spec["arguments"]), memory) for _ in range(spec["count"])]
