@@ -145,6 +145,12 @@ def test_returned_tensors_are_the_callers_and_have_the_spaces_dtypes() -> None:
     copy = {key: value.clone() for key, value in kept.obs.items()}
     envs.step(ones())
     assert all(torch.equal(kept.obs[key], copy[key]) for key in copy)
+    calm = envs.observe()
+    for _ in range(LENGTH - 1):
+        envs.step(ones())
+    assert envs.observe().is_last.all()
+    assert kept.is_first.all()
+    assert not (calm.is_first | calm.is_last | calm.is_terminal).any()
     kept.obs["vector"].fill_(99.0)
     assert not (envs.observe().obs["vector"] == 99.0).any()
     assert kept.obs["vector"].dtype == torch.float32

@@ -19,6 +19,7 @@ from torch import Tensor
 from reverie.environments.episodes import EpisodeTracker
 from reverie.environments.parallel.maker import Maker
 from reverie.environments.parallel.separate import SeparateEnvironments
+from reverie.runtime.processors import processor_shares
 from reverie.types import Observation, ReverieError
 
 WORLD = '''
@@ -246,7 +247,8 @@ def test_simulators_that_share_a_process_die_together_and_are_counted_once() -> 
         assert after.lost == {2, 3, 4}
         assert torch.equal(after.obs["image"][2:], before.obs["image"][2:])
         assert envs.deaths == 1
-        assert len(envs.notices()) == 1
+        (notice,) = envs.notices()
+        assert "environment 3 (own_world) died" in notice  # the one that did it, not the first of its process
         assert envs.step(action(*[0] * 5)).is_first.tolist() == [False, False, True, True, True]
         os.kill(pids(envs)[0], signal.SIGKILL)
         assert envs.step(action(*[0] * 5)).is_last.tolist() == [True, True, False, False, False]
@@ -254,6 +256,37 @@ def test_simulators_that_share_a_process_die_together_and_are_counted_once() -> 
     finally:
         envs.close()
         calm.close()
+
+
+def test_deaths_of_a_shared_process_are_counted_for_the_simulator_that_failed() -> None:
+    envs = worlds(num_envs=2, num_workers=1)
+    try:
+        envs.observe()
+        for _ in range(2):
+            assert envs.step(action(0, 1)).lost == {0, 1}
+            assert envs.step(action(0, 0)).is_first.all()
+        assert all("environment 1" in notice for notice in envs.notices())
+        with pytest.raises(ReverieError, match=r"environment 1 .*3rd time"):
+            envs.step(action(0, 1))
+    finally:
+        envs.close()
+
+
+def test_workers_share_out_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    envs = worlds(num_envs=2, num_workers=2)
+    try:
+        limits = [os.sched_getaffinity(pid) for pid in pids(envs)]
+        usable = os.sched_getaffinity(0)
+        if len(usable) == 1:
+            assert limits == [usable, usable]
+        else:
+            assert limits[0] | limits[1] == usable
+            assert not limits[0] & limits[1]
+    finally:
+        envs.close()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 8})
+    assert processor_shares(2) == [[3, 8], [5]]
+    assert processor_shares(4) == [[], [], [], []]
 
 
 def test_the_third_death_without_a_finished_episode_stops_with_the_simulators_own_traceback() -> None:

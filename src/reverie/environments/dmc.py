@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from reverie.environments.actions import clipped
+from reverie.environments.actions import require_finite
 from reverie.environments.base import Environment, Resume, TaskInfo
 from reverie.environments.rendering.choice import blind_package, drawing_package, first_drawing
 from reverie.environments.task_lines import described, require_task, unavailable
@@ -81,8 +81,10 @@ class DmcEnvironment(Environment):
         self._camera = _CAMERAS.get(domain, 0) if camera == -1 else camera
         _require_view(self._env.physics.model, camera=self._camera, size=size)
         self._frames: deque[np.ndarray] = deque(maxlen=frame_stack)
-        self._low, self._high = _action_range(self._env.action_spec())
-        self._scale = (self._high - self._low) / 2.0
+        self._low, high = _action_range(self._env.action_spec())
+        self._scale = (high - self._low) / 2.0
+        self._one = np.ones_like(self._low)  # an array: a number would leave an action of float32 in float32
+        self._top = np.minimum(self._low + self._scale * 2.0, high)
         self.spaces = Spaces(obs=self._obs_spaces(frame_stack), action=Space(shape=self._low.shape, dtype="float32"))
         if self._is_drawn:
             with first_drawing(task):
@@ -123,28 +125,29 @@ class DmcEnvironment(Environment):
         return Timestep(obs=obs, reward=0.0, is_first=True, is_last=False, is_terminal=False)
 
     def _step(self, action: np.ndarray, *, is_seen: bool) -> Timestep:
-        share = clipped(action).astype(np.float64) + 1.0
-        # The arithmetic of dm_control's own action_scale, so that the bits agree with those who use it.
-        scaled = np.minimum(self._low + self._scale * share, self._high)
-        reward, native = 0.0, None
-        for _ in range(self.frames_per_step):
-            native = self._env.step(scaled)
-            reward += native.reward
-            if native.last():
+        require_finite(action)
+        # The arithmetic of dm_control's own action_scale, so that the bits agree with those who use it; clipped after
+        # it and not before, which gives the same bits because each operation keeps the order of its operands.
+        scaled = np.minimum(np.maximum(self._low + self._scale * (action + self._one), self._low), self._top)
+        native = self._env.step(scaled)
+        reward, is_last = native.reward, native.last()
+        for _ in range(self.frames_per_step - 1):
+            if is_last:
                 break
-        assert native is not None
+            native = self._env.step(scaled)
+            reward, is_last = reward + native.reward, native.last()
         return Timestep(
             obs=self._obs(native.observation, is_seen=is_seen),
             reward=float(reward),
             is_first=False,
-            is_last=native.last(),
-            is_terminal=native.last() and native.discount == 0.0,
+            is_last=is_last,
+            is_terminal=is_last and native.discount == 0.0,
         )
 
     def _obs(self, native: Mapping[str, Any], *, is_seen: bool) -> dict[str, np.ndarray]:
         obs: dict[str, np.ndarray] = {}
         if self._is_proprio:
-            obs = {key: np.array(value, dtype=np.float32).reshape(-1) for key, value in native.items()}
+            obs = {key: np.array(value, np.float32).ravel() for key, value in native.items()}
         if self._is_drawn and is_seen:
             self._frames.append(self._picture())
             missing = (self._frames.maxlen or 1) - len(self._frames)

@@ -14,6 +14,7 @@ import numpy as np
 from reverie.types import ReverieError, Spaces, Timestep
 
 _FLAGS = ("is_first", "is_last", "is_terminal")
+_TRUE = b"\1"
 _ALIGNMENT = 64
 
 
@@ -41,12 +42,21 @@ class Board:
             for name, (dtype, shape, start) in self._layout.items()
         }
         self.obs: dict[str, np.ndarray] = {key: arrays[f"obs/{key}"] for key in spaces.obs}
-        self._shapes = {key: space.shape for key, space in spaces.obs.items()}
+        self._checked = [(key, self.obs[key], space.shape, self.obs[key].dtype) for key, space in spaces.obs.items()]
         self.reward: np.ndarray = arrays["reward"]
         self.is_first: np.ndarray = arrays["is_first"]
         self.is_last: np.ndarray = arrays["is_last"]
         self.is_terminal: np.ndarray = arrays["is_terminal"]
+        self.is_busy: np.ndarray = arrays["is_busy"]
+        """Which simulators their workers are at work with: also what a worker leaves here when it dies."""
         self.action: np.ndarray = arrays["action"]
+        start, end = (self._layout[name][2] for name in ("is_first", "is_busy"))
+        self._flags = np.frombuffer(buffer, np.uint8, end - start, start)
+
+    @property
+    def has_flags(self) -> bool:
+        """Whether any environment shows the first or the last observation of an episode."""
+        return _TRUE in self._flags.tobytes()
 
     def layout(self, index: int) -> dict[str, Any]:
         """Where the rows of one environment lie, in words that pass through JSON."""
@@ -57,14 +67,13 @@ class Board:
         return {"size": self._size, "rows": rows}
 
     def write(self, index: int, timestep: Timestep) -> None:
-        for key, row in self.obs.items():
+        for key, rows, shape, dtype in self._checked:
             value = timestep.obs[key]
-            if value.shape != self._shapes[key] or value.dtype != row.dtype:
+            if value.shape != shape or value.dtype != dtype:
                 raise ValueError(
-                    f"the observation {key} is {value.dtype} of shape {value.shape}, "
-                    f"not {row.dtype} of shape {self._shapes[key]}"
+                    f"the observation {key} is {value.dtype} of shape {value.shape}, not {dtype} of shape {shape}"
                 )
-            row[index] = value
+            rows[index] = value
         self.reward[index] = timestep.reward
         self.is_first[index] = timestep.is_first
         self.is_last[index] = timestep.is_last
@@ -103,7 +112,7 @@ def _reserve(memory: int, size: int) -> None:
 
 def _parts(spaces: Spaces) -> dict[str, tuple[str, tuple[int, ...]]]:
     obs = {f"obs/{key}": (str(space.dtype), space.shape) for key, space in spaces.obs.items()}
-    flags = dict.fromkeys(_FLAGS, ("bool", ()))
+    flags = dict.fromkeys((*_FLAGS, "is_busy"), ("bool", ()))
     return {**obs, "reward": ("float64", ()), **flags, "action": (str(spaces.action.dtype), spaces.action.shape)}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,10 +27,11 @@ class Maker:
     def __call__(self) -> Environment:
         return getattr(importlib.import_module(self.module), self.name)(**self.arguments)
 
-    def spec(self, *, count: int, sys_path: list[str] | None, file: str | None) -> bytes:
-        """What `worker_server.py` is told first; ``count`` is the number of simulators to make."""
+    def spec(self, *, count: int, processors: Sequence[int], sys_path: list[str] | None, file: str | None) -> bytes:
+        """What `worker_server.py` is told first: make ``count`` simulators, and stay on these ``processors``."""
         spec = {
             "count": count,
+            "processors": list(processors),
             "sys_path": sys_path,
             "file": file,
             "module": self.module,

@@ -29,7 +29,8 @@ class Introduction:
 class DeadSimulatorError(Exception):
     """A simulator's process is gone. ``cause`` is one line, ``traceback`` is its own where it left one.
 
-    Where simulators share a process, ``is_first`` is set for the one that noticed: the death is counted once.
+    Where simulators share a process, ``is_first`` is set for one of them, so that the death is counted once: for the
+    one that was at work, or for the first that noticed where none was.
     """
 
     def __init__(self, cause: str, traceback: str = "", *, is_first: bool = True) -> None:

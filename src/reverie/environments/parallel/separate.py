@@ -6,17 +6,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from reverie.environments.base import Environment
 from reverie.environments.parallel.board import Board, shared_memory
+from reverie.environments.parallel.fresh_tensors import FreshTensors
 from reverie.environments.parallel.maker import Maker
 from reverie.environments.parallel.seat import DeadSimulatorError, InlineSeat, Introduction, Seat
 from reverie.environments.parallel.slot import Slot
 from reverie.environments.parallel.worker import WorkerProcess, WorkerSeat
 from reverie.environments.vector import VectorEnvironment
-from reverie.runtime.processors import usable_processors
+from reverie.runtime.processors import processor_shares, usable_processors
 from reverie.types import Observation, ReverieError, State
 
 _NO_SCORES: Mapping[int, Mapping[str, float]] = {}
@@ -47,6 +49,8 @@ class SeparateEnvironments(VectorEnvironment):
         self._seats: list[Seat] = []
         self._slots: list[Slot] = []
         self._shown: Observation | None = None
+        self._no_flags = torch.zeros(num_envs, dtype=torch.bool)
+        """Shown in the place of all flags while none is set, which is nearly always: nobody writes into it."""
         try:
             introductions = self._seated(in_workers)
             first = introductions[0]
@@ -54,6 +58,8 @@ class SeparateEnvironments(VectorEnvironment):
             self.drawn_by = first.drawn_by
             _require_equal(introductions)
             self._board = Board(self.spaces, num_envs=num_envs, memory=self._memory.fileno())
+            self._fresh_obs = {key: FreshTensors(rows.shape, rows.dtype) for key, rows in self._board.obs.items()}
+            self._fresh_rewards = FreshTensors((num_envs,), np.dtype(np.float32))
             for index, seat in enumerate(self._seats):
                 self._slots.append(Slot(seat, index=index, about=introductions[index], board=self._board, seed=seed))
         except BaseException:
@@ -134,8 +140,9 @@ class SeparateEnvironments(VectorEnvironment):
         else:
             assert isinstance(make, Maker), "a worker process is told by name what to make"
             borders = [self.num_envs * worker // self._num_workers for worker in range(self._num_workers + 1)]
-            for first, last in pairwise(borders):
-                process = WorkerProcess(make, count=last - first, memory=self._memory.fileno())
+            shares = processor_shares(self._num_workers)
+            for (first, last), share in zip(pairwise(borders), shares, strict=True):
+                process = WorkerProcess(make, count=last - first, memory=self._memory.fileno(), processors=share)
                 self._seats.extend(WorkerSeat(process, number) for number in range(last - first))
                 if first == 0 and make.needs_rendering:
                     # The first one finds out how this machine draws; the others find the answer where it left it.
@@ -163,16 +170,22 @@ class SeparateEnvironments(VectorEnvironment):
             seat.flush()
 
     def _observation(self) -> Observation:
-        board = self._board
+        board, none = self._board, self._no_flags
+        obs = {key: fresh.filled(board.obs[key]) for key, fresh in self._fresh_obs.items()}
+        reward = self._fresh_rewards.filled(board.reward)
+        if not board.has_flags:
+            return Observation(
+                obs=obs, reward=reward, is_first=none, is_last=none, is_terminal=none, scores=_NO_SCORES, lost=_NOBODY
+            )
         ended = [slot for slot in self._slots if slot.has_ended]
         return Observation(
-            obs={key: torch.from_numpy(value.copy()) for key, value in board.obs.items()},
-            reward=torch.from_numpy(board.reward.astype("float32")),
+            obs=obs,
+            reward=reward,
             is_first=torch.from_numpy(board.is_first.copy()),
             is_last=torch.from_numpy(board.is_last.copy()),
             is_terminal=torch.from_numpy(board.is_terminal.copy()),
-            scores={slot.index: slot.scores for slot in ended} if ended else _NO_SCORES,
-            lost=frozenset(slot.index for slot in ended if slot.is_lost) if ended else _NOBODY,
+            scores={slot.index: slot.scores for slot in ended},
+            lost=frozenset(slot.index for slot in ended if slot.is_lost),
         )
 
     def _inexact_sentence(self, problems: Mapping[int, str]) -> str | None:

@@ -38,8 +38,8 @@ class Slot:
         """Episodes begun so far; the open one has the seed of ``reset_count - 1``."""
         self._steps = 0
         """Agent steps taken in the open episode."""
-        self._actions: list[np.ndarray] = []
-        """The open episode's actions, kept only where it comes back by replay."""
+        self._actions = bytearray()
+        """The open episode's actions one after the other, kept only where it comes back by replay."""
         self._deaths_in_a_row = 0
         self._pending: Literal["reset", "step"] = "reset"
         try:
@@ -65,7 +65,7 @@ class Slot:
         self._pending = "step"
         self._steps += 1
         if self.resume == "replay":
-            self._actions.append(self._board.action[self.index].copy())
+            self._actions += self._board.action[self.index].tobytes()
         try:
             self._seat.begin_step()
         except Exception as error:
@@ -106,18 +106,18 @@ class Slot:
             state["simulator"] = simulator
         if self.resume == "replay":
             space = self._about.spaces.action
-            state["actions"] = np.array(self._actions, dtype=space.dtype).reshape(len(self._actions), *space.shape)
+            state["actions"] = np.frombuffer(bytes(self._actions), space.dtype).reshape(-1, *space.shape)
         return state
 
     def begin_restore(self, state: State) -> None:
         """Set the simulator to work on its open episode, where it has to be played again."""
         self.deaths, self._deaths_in_a_row = int(state["deaths"]), int(state["deaths_in_a_row"])
         self._reset_count, self._steps = int(state["reset_count"]), int(state["steps"])
-        self._actions, self.scores, self.has_ended, self.is_lost = [], {}, False, bool(state["is_lost"])
+        self._actions, self.scores, self.has_ended, self.is_lost = bytearray(), {}, False, bool(state["is_lost"])
         if self.resume == "replay" and _has_open_episode(state):
             space = self._about.spaces.action
             again = np.array(state["actions"], dtype=space.dtype).reshape(-1, *space.shape)
-            self._actions = list(again)
+            self._actions = bytearray(again.tobytes())
             self._seat.begin_replay(environment_seed(self.seed, self.index, self._reset_count - 1), again)
 
     def finish_restore(self, state: State) -> str | None:
@@ -143,7 +143,7 @@ class Slot:
     def _begin_reset(self, reset_count: int) -> None:
         """Begin the episode that ``reset_count`` names."""
         self._pending = "reset"
-        self._reset_count, self._steps, self._actions = reset_count, 0, []
+        self._reset_count, self._steps, self._actions = reset_count, 0, bytearray()
         try:
             self._seat.begin_reset(environment_seed(self.seed, self.index, reset_count - 1))
         except Exception as error:
@@ -199,7 +199,7 @@ class Slot:
 
     def _cut(self, shown: Timestep) -> None:
         """End the open episode as truncated at ``shown``, which nobody acted upon yet."""
-        self._actions = []
+        self._actions = bytearray()
         if shown.is_first:
             self._begin_reset(self._reset_count + 1)  # nothing was played yet, so there is no episode to end
             self.finish(None)

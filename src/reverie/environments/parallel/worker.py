@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -44,6 +44,7 @@ class WorkerSeat:
 
     def attach(self, board: Board, index: int) -> None:
         self.process.layouts[self._number] = board.layout(index)
+        self.process.is_busy[self._number] = board.is_busy[index : index + 1]
         self._ask(self.process.attaching(self._number))
         self.finish()
 
@@ -85,21 +86,35 @@ class WorkerSeat:
             self.process.ask(self._number, command)
 
     def _answer(self) -> tuple[bytes, bytes]:
-        if self._generation != self.process.generation:
-            raise DeadSimulatorError("another simulator of its process died", is_first=False)
-        return self.process.answer(self._number)
+        process = self.process
+        if self._generation != process.generation:
+            raise process.obituaries.pop(self._number, None) or _death_of_another()
+        try:
+            return process.answer(self._number)
+        except DeadSimulatorError as death:
+            culprit = process.busy_simulator()
+            if culprit is None or culprit == self._number:
+                raise
+            process.obituaries[culprit] = death  # its own seat is asked after this one, and raises it
+            raise _death_of_another() from death
 
 
 class WorkerProcess:
     """Starts at once and in the background; ``introductions`` waits until its ``count`` simulators are there."""
 
-    def __init__(self, maker: Maker, *, count: int, memory: int) -> None:
+    def __init__(self, maker: Maker, *, count: int, memory: int, processors: Sequence[int] = ()) -> None:
+        """``processors`` are those that it stays on; none stand for all."""
         self.generation = 0
         """Grows with each restart: a seat of an older one has lost its simulator."""
         self.layouts: dict[int, dict[str, Any]] = {}
+        self.is_busy: dict[int, np.ndarray] = {}
+        """By simulator: whether the process is at work with it, as it says on the board."""
+        self.obituaries: dict[int, DeadSimulatorError] = {}
+        """By simulator: a death that it caused and that its seat did not raise yet."""
         self._maker = maker
         self._count = count
         self._memory = memory
+        self._processors = processors
         self._introductions: list[Introduction] = []
         self._is_closed = False
         # What simulators print belongs to nobody's screen; the end of it is shown when one dies.
@@ -137,6 +152,9 @@ class WorkerProcess:
         message = self._answers.pop(number)
         return message[:1], message[1:]
 
+    def busy_simulator(self) -> int | None:
+        return next((number for number, is_busy in self.is_busy.items() if is_busy[0]), None)
+
     def trim_log(self) -> None:
         """Keep a simulator that prints at every step from filling the disk."""
         if os.fstat(self._log.fileno()).st_size > _MAX_LOG_BYTES:
@@ -144,6 +162,8 @@ class WorkerProcess:
 
     def restart(self) -> None:
         self._end()
+        for is_busy in self.is_busy.values():
+            is_busy[0] = False
         self._start()
         self._received()  # the introductions are known
         for number in self.layouts:
@@ -189,7 +209,8 @@ class WorkerProcess:
             os.close(log)
             theirs.close()
         file = None if is_own else sys.modules[self._maker.module].__file__
-        self._send(self._maker.spec(count=self._count, sys_path=sys.path if is_own else None, file=file))
+        sys_path = sys.path if is_own else None
+        self._send(self._maker.spec(count=self._count, processors=self._processors, sys_path=sys_path, file=file))
 
     def _send(self, message: bytes) -> None:
         with suppress(OSError):  # its answer will be missing too, and says so in one place
@@ -226,6 +247,10 @@ class WorkerProcess:
         with suppress(ProcessLookupError, PermissionError):  # macOS refuses where only zombies are left
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+
+def _death_of_another() -> DeadSimulatorError:
+    return DeadSimulatorError("another simulator of its process died", is_first=False)
 
 
 def _introduction(said: dict[str, Any]) -> Introduction:

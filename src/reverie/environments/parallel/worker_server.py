@@ -65,6 +65,9 @@ def _leave() -> None:
 
 def _serve(channel: Connection, memory: int) -> None:
     spec = json.loads(channel.recv_bytes().decode())
+    if spec["processors"]:
+        # Linux wakes whoever reads a socket where its writer runs, so that all workers would queue on one processor.
+        os.sched_setaffinity(0, spec["processors"])
     try:
         make = _maker(spec)
         servers = [_Server(make(**spec["arguments"]), memory) for _ in range(spec["count"])]
@@ -118,7 +121,8 @@ class _Server:
         self._simulator = simulator
         self._memory = memory
         self._rows: dict[str, Any] = {}
-        self._obs_keys: list[str] = []
+        self._obs: list[tuple[str, Any, Any, Any]] = []
+        self._is_busy: Any = [False]
 
     def introduction(self) -> dict[str, Any]:
         simulator = self._simulator
@@ -131,7 +135,12 @@ class _Server:
         return {"spaces": spaces, "drawn_by": drawn_by, **{name: getattr(simulator, name) for name in names}}
 
     def answer(self, message: bytes) -> bytes:
-        kind, body = message[:1], message[1:]
+        self._is_busy[0] = True  # stays so where the simulator fails: the parent reads there which one did
+        answer = self._answer(message[:1], message[1:])
+        self._is_busy[0] = False
+        return answer
+
+    def _answer(self, kind: bytes, body: bytes) -> bytes:
         if kind == b"s":
             return self._seen(self._simulator.step(self._rows["action"].copy()))
         if kind == b"r":
@@ -158,7 +167,9 @@ class _Server:
         for name, (dtype, shape, offset) in layout["rows"].items():
             count = int(np.prod(shape, dtype=np.int64))
             self._rows[name] = np.frombuffer(memory, dtype=dtype, count=count, offset=offset).reshape(shape)
-        self._obs_keys = [name for name in self._rows if name.startswith("obs/")]
+        obs = [(name[4:], row) for name, row in self._rows.items() if name.startswith("obs/")]
+        self._obs = [(key, row, row.shape, row.dtype) for key, row in obs]
+        self._is_busy = self._rows["is_busy"].reshape(1)
 
     def _actions(self, raw: bytes) -> Any:
         import numpy as np
@@ -175,18 +186,18 @@ class _Server:
         return timestep
 
     def _seen(self, timestep: Any) -> bytes:
-        for name in self._obs_keys:
-            value = timestep.obs[name[4:]]
-            row = self._rows[name]
-            if value.shape != row.shape or value.dtype != row.dtype:
+        for key, row, shape, dtype in self._obs:
+            value = timestep.obs[key]
+            if value.shape != shape or value.dtype != dtype:
                 raise ValueError(
-                    f"the observation {name[4:]} is {value.dtype} of shape {value.shape}, "
-                    f"not {row.dtype} of shape {row.shape}"
+                    f"the observation {key} is {value.dtype} of shape {value.shape}, not {dtype} of shape {shape}"
                 )
             row[...] = value
-        self._rows["reward"][...] = timestep.reward
-        for name in ("is_first", "is_last", "is_terminal"):
-            self._rows[name][...] = getattr(timestep, name)
+        rows = self._rows
+        rows["reward"][...] = timestep.reward
+        rows["is_first"][...] = timestep.is_first
+        rows["is_last"][...] = timestep.is_last
+        rows["is_terminal"][...] = timestep.is_terminal
         return b"i" + json.dumps(dict(timestep.scores)).encode() if timestep.scores else b"d"
 
 
