@@ -1,6 +1,6 @@
 """A workflow driven by hand: what `reverie train` does, without the loop, the checkpoints and the log around it.
 
-python examples/plain_loop.py                              (a few seconds of a very small DreamerV3 on CartPole)
+python examples/plain_loop.py                              (a few seconds of a very small Dreamer on CartPole)
 python examples/plain_loop.py training.total_timesteps=800 (any override of `reverie train`)
 
 The orchestrator adds phases, evaluation, saving and logging; it adds nothing to the mathematics. A test compares the
@@ -20,12 +20,12 @@ from reverie.build import assemble
 from reverie.commands.catalogue import CONFIGS
 from reverie.runtime.device import RuntimeConfig, chosen_device, prepare_torch
 from reverie.types import Metrics, Phase
-from reverie.workflows.dreamer import DreamerV3
+from reverie.workflows.dreamer import Dreamer
 
 DEFAULTS = ["experiment=dreamer_cartpole", "size=debug", "training.total_timesteps=400"]
 
 
-def trained(overrides: list[str]) -> tuple[DreamerV3, Metrics]:
+def trained(overrides: list[str]) -> tuple[Dreamer, Metrics]:
     """The workflow after ``training.total_timesteps`` agent steps, and the metrics of its last update."""
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         config = compose("config", overrides)
@@ -35,9 +35,9 @@ def trained(overrides: list[str]) -> tuple[DreamerV3, Metrics]:
         config, device=chosen_device(config.experiment.device), allow=None
     )  # configuration in, objects out
     workflow, buffer, training = parts.workflow, parts.buffers["replay"], config.training
-    assert isinstance(workflow, DreamerV3)
+    assert isinstance(workflow, Dreamer)
 
-    size, length = training.batch_size, training.batch_length + DreamerV3.context_rows
+    size, length = training.batch_size, training.batch_length + Dreamer.context_rows
     ratio = Fraction(str(training.train_ratio))  # replayed steps per agent step, exact however long the run
     phase = Phase(name="learn", type="online", progress=torch.zeros((), device=parts.device))
     steps, replayed, metrics = 0, 0, {}

@@ -113,7 +113,7 @@ def set_in_config(run: Path, keys: list[str], value: object) -> None:
         (["components", "encoder"], {"_target_": "os.system", "command": "touch MARK"}),
         (["controller", "actor"], {"_target_": "subprocess.Popen", "args": ["touch", "MARK"]}),
         (["environment", "simulator"], {"_target_": "os.system", "command": "touch MARK"}),
-        (["components", "decoder", "units"], {"_target_": "os.system", "command": "touch MARK"}),
+        (["components", "decoder", "vectors", "units"], {"_target_": "os.system", "command": "touch MARK"}),
         (["workflow", "_target_"], "evil.Workflow"),
     ],
 )
