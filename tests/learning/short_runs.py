@@ -24,6 +24,6 @@ def learned_return(folder: Path, *overrides: str) -> float:
     return [line["eval/return_mean"] for line in lines if "eval/return_mean" in line][-1]
 
 
-def random_return(folder: Path, task: str) -> float:
-    """The mean return of uniform random actions."""
-    return learned_return(folder, "experiment=random_cartpole", f"task={task}", "training.total_timesteps=1")
+def random_return(folder: Path, *overrides: str) -> float:
+    """The mean return of uniform random actions on the task that ``overrides`` name."""
+    return learned_return(folder, "experiment=random_cartpole", *overrides, "training.total_timesteps=1")

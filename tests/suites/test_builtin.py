@@ -35,10 +35,10 @@ def reach(seen: list[Timestep]) -> np.ndarray:
     return offset / max(0.1, float(np.linalg.norm(offset)))
 
 
-def board(seen: list[Timestep]) -> np.ndarray:
+def board(seen: list[Timestep], fields: int = 4) -> np.ndarray:
     image = seen[-1].obs["image"]
-    agent = np.argwhere(image[..., 0] == 255).mean(0) // (image.shape[0] // 4)
-    green = np.argwhere(image[..., 1] == 160).mean(0) // (image.shape[0] // 4)
+    agent = np.argwhere(image[..., 0] == 255).mean(0) // (image.shape[0] // fields)
+    green = np.argwhere(image[..., 1] == 160).mean(0) // (image.shape[0] // fields)
     down, right = np.sign(green - agent)
     if down:
         return np.array(1 if down < 0 else 2)
@@ -264,3 +264,19 @@ def test_the_delay_is_the_number_of_blank_observations(delay: int) -> None:
     shown = [step.obs["vector"].sum() for step in seen]
     assert shown == [1.0, *[0.0] * delay, 1.0, 0.0]
     assert total(seen) == BEST_RETURN["builtin_memory"]
+
+
+@pytest.mark.parametrize("fields", [2, 3, 4])
+def test_a_smaller_board_has_a_nearer_target(fields: int) -> None:
+    one = BuiltinEnvironment(task="builtin_image", size=48, fields=fields)
+
+    def walk(seen: list[Timestep]) -> np.ndarray:
+        return board(seen, fields=fields)
+
+    for seed in range(20):
+        assert total(episode(one, seed, walk)) == BEST_RETURN["builtin_image"] + 4 - fields
+
+
+def test_more_fields_than_can_be_drawn_are_refused() -> None:
+    with pytest.raises(ReverieError, match="`fields` must be from 2 to 4, got 5"):
+        BuiltinEnvironment(task="builtin_image", size=16, fields=5)

@@ -30,19 +30,20 @@ BEST_RETURN: Mapping[str, float] = {task: game.best_return for task, game in _GA
 class BuiltinEnvironment(Environment):
     """One of the games of `builtin_games.py`, whose docstrings state their rules.
 
-    ``size`` is for images alone, ``delay`` for builtin_memory.
+    ``size`` and ``fields`` are for builtin_image alone, ``delay`` is for builtin_memory.
     """
 
     resume: Resume = "state"
     frames_per_step = 1
 
-    def __init__(self, *, task: str, size: int = 64, delay: int = 4) -> None:
+    def __init__(self, *, task: str, size: int = 64, fields: int = 4, delay: int = 4) -> None:
         require_task(task, task_names())
         require("size", size, at_least=16)
+        require("fields", fields, at_least=2, at_most=size // 4)
         require("delay", delay, at_least=0)
         self.task = task
-        arguments = {"builtin_image": {"size": size}, "builtin_memory": {"delay": delay}}.get(task, {})
-        self._game = _GAMES[task](**arguments)
+        options = {"builtin_image": {"size": size, "fields": fields}, "builtin_memory": {"delay": delay}}
+        self._game = _GAMES[task](**options.get(task, {}))
         self._steps = 0
         self.spaces = Spaces(obs=self._game.obs, action=self._game.action)
 

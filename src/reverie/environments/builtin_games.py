@@ -115,31 +115,32 @@ class Reach(Game):
 class Board(Game):
     """Walk on 4x4 fields, seen as an image, to a field three steps away and stay there; a step that ends on it pays 1.
 
-    The target is a green field, the agent a white square inside a field, so that both are seen when they meet.
+    The target is a green field, the agent a white square inside a field, so that both are seen when they meet. With
+    another number of ``fields`` along a side the target is one step less than that away.
     """
 
-    _FIELDS = 4
-    _DISTANCE = 3
     _MOVES = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))
     action = Space(shape=(), dtype="int64", classes=len(_MOVES))
     time_limit = _TIME_LIMIT
-    best_return = float(_TIME_LIMIT - _DISTANCE + 1)
+    best_return = float(_TIME_LIMIT - 2)
+    """On 4x4 fields; one more for each field less along a side."""
 
-    def __init__(self, *, size: int = 64) -> None:
+    def __init__(self, *, size: int = 64, fields: int = 4) -> None:
         self.obs = {"image": Space(shape=(size, size, 3), dtype="uint8")}
-        self._side = size // self._FIELDS
+        self._fields = fields
+        self._side = size // fields
         self.row, self.column, self.target = 0, 0, (0, 0)
 
     def begin(self, rng: np.random.Generator) -> None:
-        self.row, self.column = (int(value) for value in rng.integers(self._FIELDS, size=2))
-        fields = [(row, column) for row in range(self._FIELDS) for column in range(self._FIELDS)]
-        away = [one for one in fields if abs(one[0] - self.row) + abs(one[1] - self.column) == self._DISTANCE]
+        self.row, self.column = (int(value) for value in rng.integers(self._fields, size=2))
+        fields = [(row, column) for row in range(self._fields) for column in range(self._fields)]
+        away = [one for one in fields if abs(one[0] - self.row) + abs(one[1] - self.column) == self._fields - 1]
         self.target = away[int(rng.integers(len(away)))]
 
     def play(self, action: np.ndarray) -> tuple[float, bool]:
         down, right = self._MOVES[int(action)]
-        self.row = min(max(self.row + down, 0), self._FIELDS - 1)
-        self.column = min(max(self.column + right, 0), self._FIELDS - 1)
+        self.row = min(max(self.row + down, 0), self._fields - 1)
+        self.column = min(max(self.column + right, 0), self._fields - 1)
         return float((self.row, self.column) == self.target), False
 
     def observation(self) -> dict[str, np.ndarray]:
