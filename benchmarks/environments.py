@@ -43,12 +43,13 @@ QUIET = 0.03
 
 def bare_atari() -> Callable[[], None]:
     import ale_py
+    from ale_py.roms import get_rom_path
     from PIL import Image
 
     ale = ale_py.ALEInterface()
     ale.setLoggerMode(ale_py.LoggerMode.Error)
     ale.setFloat("repeat_action_probability", 0.0)
-    ale.loadROM(ale_py.roms.get_rom_path("pong"))
+    ale.loadROM(get_rom_path("pong"))
     actions = _drawn(ale.getMinimalActionSet())
     frames = [np.empty((*ale.getScreenDims(), 3), np.uint8) for _ in range(2)]
 
@@ -196,9 +197,7 @@ def measured(name: str, *, seconds: float, rounds: int, tries: int) -> dict[str,
     print(f"{name}: one environment {result['one_over_bare']} of bare (aim {ONE_OVER_BARE}: {verdict}), ", end="")
     verdict = "reached" if result["workers_over_one"] >= WORKERS_OVER_ONE else "missed"
     print(f"{MANY} in workers {result['workers_over_one']} times one (aim {WORKERS_OVER_ONE}: {verdict}); ", end="")
-    print(
-        f"others used {result['others_share']:.0%} of the processors in {len(kept)} of {len(tried)} rounds", flush=True
-    )
+    print(f"others took {result['others_share']:.0%} in {len(kept)} of {len(tried)} rounds", flush=True)
     return result
 
 
