@@ -81,7 +81,7 @@ def check_stopped(ended: Ended, run: Path) -> None:
     *before, last = ended.output.strip().splitlines()
     assert last.startswith("reverie: stopped: 5 updates in a row")
     assert not any(line.startswith("reverie: ") for line in before)
-    assert f"`reverie replay-update {black_box(run)}`" in last
+    assert f"reverie replay-update {black_box(run)}`" in last
     assert status(run) == "failed"
     assert sorted(path.name for path in black_box(run).iterdir()) == [
         "arrays.safetensors",

@@ -13,8 +13,8 @@ from reverie.environments.builtin import BEST_RETURN
 
 SMALL = (
     *("experiment=dreamer_cartpole", "environment.num_envs=16", "size=tiny", "size.hidden=64"),
-    *(f"components.{name}.layers=1" for name in ("encoder", "decoder")),
-    *(f"controller.{name}.layers=1" for name in ("actor", "critic")),
+    *(f"components.{name}.vectors.layers=1" for name in ("encoder", "decoder")),
+    *("controller.actor.layers=1", "controller.critic.head.layers=1"),
     "components.representation_learner.prior_layers=1",
     *("training.batch_size=32", "training.batch_length=4", "training.train_ratio=16"),
     *("workflow.horizon=3", "workflow.discount_horizon=10", "workflow.free_nats=2"),
@@ -55,7 +55,7 @@ def test_pictures(tmp_path: Path) -> None:
     task = ("task=builtin_image", "environment.simulator.fields=2", "environment.simulator.size=16")
     learned = learned_return(
         tmp_path / "dreamer",
-        *(*SMALL, *task, "size.stoch=8", "size.depth=8", "components.encoder.kernel=3", "components.decoder.kernel=3"),
+        *(*SMALL, *task, "size.stoch=8", "size.depth=8", "components.encoder.images.kernel=3", "components.decoder.images.kernel=3"),
         *("training.total_timesteps=6500", "training.batch_size=16", "training.batch_length=3"),
         *("training.train_ratio=6", "optimizers.model.learning_rate=2e-3", "workflow.entropy_scale=3e-2"),
     )
