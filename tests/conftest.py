@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
+import absl.logging
 import pytest
 import torch
 
 # Two workers on two cores: more threads than that make small tensors slower by an order of magnitude.
 torch.set_num_threads(1)
+
+# Hydra closes all log handlers, and absl's (bsuite and dm_control bring it) would take pytest's stderr along.
+absl.logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -56,6 +56,6 @@ def test_v3_of_2023_learns_through_the_dynamics(tmp_path: Path) -> None:
 def expect_learning(folder: Path, *overrides: str) -> None:
     """Two fifths of the way from chance to the best return."""
     task = next(word for word in overrides if word.startswith("task=")).removeprefix("task=")
-    learned, chance = learned_return(folder / "dreamer", *overrides), random_return(folder / "chance", task)
+    learned, chance = learned_return(folder / "dreamer", *overrides), random_return(folder / "chance", f"task={task}")
     assert chance < 3
     assert learned > chance + 0.4 * (BEST_RETURN[task] - chance)
