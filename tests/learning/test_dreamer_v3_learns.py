@@ -55,7 +55,14 @@ def test_pictures(tmp_path: Path) -> None:
     task = ("task=builtin_image", "environment.simulator.fields=2", "environment.simulator.size=16")
     learned = learned_return(
         tmp_path / "dreamer",
-        *(*SMALL, *task, "size.stoch=8", "size.depth=8", "components.encoder.images.kernel=3", "components.decoder.images.kernel=3"),
+        *(
+            *SMALL,
+            *task,
+            "size.stoch=8",
+            "size.depth=8",
+            "components.encoder.images.kernel=3",
+            "components.decoder.images.kernel=3",
+        ),
         *("training.total_timesteps=6500", "training.batch_size=16", "training.batch_length=3"),
         *("training.train_ratio=6", "optimizers.model.learning_rate=2e-3", "workflow.entropy_scale=3e-2"),
     )
