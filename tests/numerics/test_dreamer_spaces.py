@@ -149,7 +149,7 @@ def fix_noise(workflow: Dreamer, noise: torch.Tensor) -> None:
 
     def fixed(feature: torch.Tensor) -> object:
         policy = forward(feature)
-        policy.sample = lambda _rng: (policy.mean + policy.stddev * noise).detach()
+        policy.drawn = lambda _noise: (policy.mean + policy.stddev * noise).detach()
         return policy
 
     vars(actor)["forward"] = fixed

@@ -61,7 +61,8 @@ class FixedNoiseNormal(Normal):
         super().__init__(mean, stddev)
         self._noise = noise
 
-    def sample(self, rng: torch.Generator | None) -> Tensor:
+    def drawn(self, noise: Tensor | None) -> Tensor:
+        """Whatever ``noise`` is."""
         return (self.mean + self.stddev * self._noise).detach()
 
 

@@ -21,6 +21,11 @@ class Precision:
         self._device = device.type
         self.is_lowered = name == "bfloat16" or (name == "auto" and device.type == "cuda")
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of what matrix products read."""
+        return torch.bfloat16 if self.is_lowered else torch.float32
+
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Matrix products and convolutions inside compute in this precision.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Generator, Tensor
@@ -27,11 +27,13 @@ from reverie.components.representation_learners.latents import Latent
 from reverie.components.representation_learners.state_space_model import StateSpaceModel
 from reverie.components.return_computers.base import ReturnComputer
 from reverie.components.return_computers.td_lambda import replay_lambda_return
+from reverie.runtime.compilation import compiled_step
 from reverie.runtime.finite import SKIPPED
 from reverie.types import Batch, Metrics, Phase, Policy, ReverieError, Stateful, require
 from reverie.workflows.base import UpdateResult, WorldModelWorkflow
 from reverie.workflows.context import WorkflowContext
 from reverie.workflows.dreamer_config import DreamerConfig
+from reverie.workflows.dreamer_imagination import Imagination
 from reverie.workflows.dreamer_open_loop import open_loop_latents, predicted_obs
 from reverie.workflows.dreamer_optimizers import DreamerOptimizers
 from reverie.workflows.dreamer_records import Dreamed, Judged, Learned, Modelled
@@ -64,6 +66,9 @@ class Dreamer(WorldModelWorkflow):
         self._objective = controllers.find("objective", ActorObjective)
         self._credit = controllers.find("credit", CreditRule)
         self._rng: Generator | None = context.rng.stream("update")
+        self._imagination = Imagination(
+            self._rssm, self._actor, precision=context.precision, has_graph=self._objective.needs_graph
+        )
         self._policies: dict[str, Policy] = {}
         self._check(context)
         self._optimizers = DreamerOptimizers(context.optimizers, self.modules(), self._config.loss_weights)
@@ -132,7 +137,7 @@ class Dreamer(WorldModelWorkflow):
             losses, replay_returns = modelled.losses | judged.losses, None
             if "replay_value" in self._config.loss_weights:
                 replay_returns = self._replay_returns(seen, judged.returns[:, 0].view_as(seen.reward))
-                losses["replay_value"] = self._replay_value_loss(modelled.latents, seen, replay_returns)
+                losses["replay_value"] = self._replay_value_loss(modelled.latents, seen.is_last, replay_returns)
         return Learned(modelled=modelled, dreamed=dreamed, judged=judged, replay_returns=replay_returns, losses=losses)
 
     def step(self, learned: Learned, *, progress: Tensor | None = None) -> Metrics:
@@ -145,15 +150,8 @@ class Dreamer(WorldModelWorkflow):
 
     def imagine(self, *, horizon: int, starts: Latent) -> Dreamed:
         """Follow the actor for ``horizon`` steps inside the model. A last action is chosen and leads nowhere."""
-        latent, features, actions = starts, [starts.feature], []
         with self._through_model():
-            for step in range(horizon + 1):
-                policy = self._actor(features[-1].detach())
-                actions.append(policy.sample(self._rng))
-                if step < horizon:
-                    latent = self._rssm.imagine(latent, policy.vector(actions[-1]), self._rng)
-                    features.append(latent.feature)
-        return Dreamed(feature=torch.stack(features, 1), action=torch.stack(actions, 1))
+            return self._imagination(starts, horizon=horizon, rng=self._rng)
 
     def _through_model(self) -> AbstractContextManager[object]:
         """Gradients of dreams go through the model to the actions and leave nothing in it; or there are none."""
@@ -189,24 +187,11 @@ class Dreamer(WorldModelWorkflow):
         )
 
     def _modelled(self, carry: Latent, batch: Batch, seen: Batch) -> Modelled:
-        tokens = self._encoder(seen.obs)
+        tokens = self._tokens(seen.obs)
         previous_action = self._actor.vector(batch.action[:, :-1])
         latents, posterior = self._rssm.observe(carry, tokens, previous_action, seen.is_first, self._rng)
-        prior = self._rssm.prior(latents.deter)
-        dynamics, representation = self._rssm.kl(posterior, prior)
-        parts = latents.deter, latents.stoch_vector
-        predictions = self._decoder(*[self._read("reconstruction", part) for part in parts])
-        feature = latents.feature
-        reconstruction = {key: one.loss(seen.obs[key]) for key, one in predictions.items()}
-        losses = {
-            "reconstruction": torch.stack(list(reconstruction.values())).sum(0),
-            "reward": self._reward_head(self._read("reward", feature)).loss(seen.reward),
-            "dynamics": self._beyond_free_nats(dynamics),
-            "representation": self._beyond_free_nats(representation),
-        }
-        if "continue" in self._config.loss_weights:
-            target = self._live(seen) if self._config.has_discount_in_head else (~seen.is_terminal).float()
-            losses["continue"] = self._continue_head(self._read("continue", feature)).loss(target)
+        live = self._live(seen) if self._config.has_discount_in_head else (~seen.is_terminal).float()
+        prior, reconstruction, losses = self._model_losses(latents, posterior, seen.obs, seen.reward, live)
         return Modelled(
             tokens=tokens,
             latents=latents,
@@ -216,13 +201,42 @@ class Dreamer(WorldModelWorkflow):
             losses=losses,
         )
 
+    @compiled_step
+    def _tokens(self, obs: Mapping[str, Tensor]) -> Tensor:
+        return self._encoder(obs)
+
+    @compiled_step
+    def _model_losses(
+        self, latents: Latent, posterior: Tensor, obs: Mapping[str, Tensor], reward: Tensor, live: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """The prior, the loss of each decoded key, and all losses of the model."""
+        prior = self._rssm.prior(latents.deter)
+        dynamics, representation = self._rssm.kl(posterior, prior)
+        parts = latents.deter, latents.stoch_vector
+        predictions = self._decoder(*[self._read("reconstruction", part) for part in parts])
+        feature = latents.feature
+        reconstruction = {key: one.loss(obs[key]) for key, one in predictions.items()}
+        losses = {
+            "reconstruction": torch.stack(list(reconstruction.values())).sum(0),
+            "reward": self._reward_head(self._read("reward", feature)).loss(reward),
+            "dynamics": self._beyond_free_nats(dynamics),
+            "representation": self._beyond_free_nats(representation),
+        }
+        if "continue" in self._config.loss_weights:
+            losses["continue"] = self._continue_head(self._read("continue", feature)).loss(live)
+        return prior, reconstruction, losses
+
     def _beyond_free_nats(self, kl: Tensor) -> Tensor:
         """Clipping the mean lets bad states hide behind good ones; V1 and V2 did so."""
         return (kl if self._config.free_nats_of == "state" else kl.mean()).clamp(min=self._config.free_nats)
 
     def _judged(self, dreamed: Dreamed, start_live: Tensor) -> Judged:
         """Actor and critic losses along imagined sequences."""
-        feature = dreamed.feature
+        judge = self._judgement if self._objective.needs_graph else self._compiled_judgement
+        return Judged(**judge(dreamed.feature, dreamed.action, start_live))
+
+    def _judgement(self, feature: Tensor, action: Tensor, start_live: Tensor) -> dict[str, Any]:
+        """The fields of ``Judged``."""
         value = self._critic(feature.detach())
         with self._through_model():
             reward = self._reward_head(feature).mean()
@@ -233,22 +247,24 @@ class Dreamer(WorldModelWorkflow):
         actions = credit.returns.shape[1]
         policy = self._actor(feature[:, :actions].detach())
         entropy = policy.entropy()
-        gain = self._objective(policy, dreamed.action[:, :actions], credit, scale)
+        gain = self._objective(policy, action[:, :actions], credit, scale)
         value_loss = self._value_loss(value, feature.detach(), credit.target)
         losses = {
             "policy": -credit.weight * (gain + self._config.entropy_scale * entropy),
             "value": credit.value_weight * value_loss[:, credit.judged],
         }
-        return Judged(
-            reward=reward.detach(),
-            live=live.detach(),
-            value=worth.detach(),
-            returns=credit.returns.detach(),
-            scale=scale,
-            advantage=(credit.returns - credit.baseline).detach() / scale,
-            entropy=entropy,
-            losses=losses,
-        )
+        return {
+            "reward": reward.detach(),
+            "live": live.detach(),
+            "value": worth.detach(),
+            "returns": credit.returns.detach(),
+            "scale": scale,
+            "advantage": (credit.returns - credit.baseline).detach() / scale,
+            "entropy": entropy,
+            "losses": losses,
+        }
+
+    _compiled_judgement = compiled_step(_judgement)
 
     def _imagined_live(self, feature: Tensor) -> Tensor:
         """gamma, times the chance that the episode goes on."""
@@ -262,11 +278,11 @@ class Dreamer(WorldModelWorkflow):
         inside = (~seen.is_last).float()
         return replay_lambda_return(seen.reward, self._live(seen), inside * self._config.replay_lambda, start_return)
 
-    def _replay_value_loss(self, latents: Latent, seen: Batch, returns: Tensor) -> Tensor:
+    @compiled_step
+    def _replay_value_loss(self, latents: Latent, is_last: Tensor, returns: Tensor) -> Tensor:
         """The critic on the replayed sequence, with gradients into the model."""
-        inside = (~seen.is_last).float()
         feature = self._read("replay_value", latents.feature)[:, :-1]
-        return inside[:, :-1] * self._value_loss(self._critic(feature), feature, returns)
+        return (~is_last[:, :-1]).float() * self._value_loss(self._critic(feature), feature, returns)
 
     def _value_loss(self, value: Scalar, feature: Tensor, returns: Tensor) -> Tensor:
         loss = value.loss(returns)

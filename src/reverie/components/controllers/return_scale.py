@@ -50,7 +50,7 @@ class ReturnScale(nn.Module):
     @torch.no_grad()
     def update(self, returns: Tensor) -> Tensor:
         """Take these returns into account, then give the scale."""
-        torch.stack([self.low, self.high], out=self.get_buffer("before"))
+        self.get_buffer("before").copy_(torch.stack([self.low, self.high]))
         low, high = torch.quantile(returns.flatten(), self.get_buffer("quantiles"))
         self.low.lerp_(low, self._rate)
         self.high.lerp_(high, self._rate)

@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from reverie.components.networks.distributions import Normal
+from reverie.components.networks.distributions import Normal, standard_normal
 
 _EDGE = 1e-6
 """Actions closer than this to a border have no finite log-probability."""
@@ -28,8 +28,12 @@ class TanhNormal:
 
     def sample(self, rng: Generator | None) -> Tensor:
         """The most likely of a hundred quantiles of each dimension when ``rng`` is None: the mode has no formula."""
-        if rng is not None:
-            return self.normal.sample(rng).tanh()
+        return self.drawn(None if rng is None else standard_normal(self.normal.mean, rng))
+
+    def drawn(self, noise: Tensor | None) -> Tensor:
+        """``sample`` with standard normal ``noise`` that was drawn before."""
+        if noise is not None:
+            return self.normal.drawn(noise).tanh()
         mean, stddev = self.normal.mean.unsqueeze(-1), self.normal.stddev.unsqueeze(-1)
         points = mean + stddev * _quantiles(mean.device)
         density = -((points - mean) / stddev).square() / 2 - _log_slope(points)
@@ -61,12 +65,16 @@ class TruncatedNormal:
 
     def sample(self, rng: Generator | None) -> Tensor:
         """The mean, which is the most likely value, when ``rng`` is None."""
+        mean = self.normal.mean
+        return self.drawn(None if rng is None else torch.rand(mean.shape, device=mean.device, generator=rng))
+
+    def drawn(self, noise: Tensor | None) -> Tensor:
+        """``sample`` with uniform ``noise`` that was drawn before."""
         mean, stddev = self.normal.mean, self.normal.stddev
-        if rng is None:
+        if noise is None:
             return mean
-        share = torch.rand(mean.shape, device=mean.device, generator=rng)
         # Rounding may reach 0 or 1, whose quantiles are infinite.
-        point = (self._below + share * self._mass).clamp(_EDGE / 10, 1 - _EDGE / 10)
+        point = (self._below + noise * self._mass).clamp(_EDGE / 10, 1 - _EDGE / 10)
         value = mean + stddev * torch.special.ndtri(point)
         # What rounding leads beyond the border is brought back, and keeps its gradient.
         return value + (value.detach().clamp(-1 + _EDGE, 1 - _EDGE) - value.detach())

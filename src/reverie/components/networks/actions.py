@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Generator, Tensor, nn
@@ -40,6 +40,10 @@ class Actor(Protocol):
 class ActionDistribution(Choice, Protocol):
     """What an actor says that learns."""
 
+    def drawn(self, noise: Tensor | None, /) -> Tensor:
+        """``sample`` with the noise of its actor, drawn before; the most likely action at None."""
+        ...
+
     def vector(self, action: Tensor, /) -> Tensor:
         """The action as numbers that a network can read, with gradients to the policy (straight through one-hots)."""
         ...
@@ -52,6 +56,9 @@ class ActionDistribution(Choice, Protocol):
 class ContinuousOutput(Protocol):
     """The last layer of an actor on vectors of numbers."""
 
+    has_normal_noise: ClassVar[bool]
+    """Whether its actions are drawn with standard normal noise; else with uniform noise. One number each."""
+
     def __call__(self, hidden: Tensor, /) -> ActionDistribution: ...
 
 
@@ -59,6 +66,8 @@ class NormalOutput(nn.Module):
     """mean = tanh(x), stddev between two bounds and near the upper one at first. Samples are not bounded, unless
     ``is_scaled_back`` divides those beyond -1 or 1 by their size.
     """
+
+    has_normal_noise: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -88,6 +97,8 @@ class NormalOutput(nn.Module):
 class TanhNormalOutput(nn.Module):
     """mean = ``mean_scale`` * tanh(x / ``mean_scale``), stddev = softplus(x) that begins at ``init_stddev``."""
 
+    has_normal_noise: ClassVar[bool] = True
+
     def __init__(
         self,
         units: int,
@@ -115,6 +126,8 @@ class TanhNormalOutput(nn.Module):
 
 class TruncatedNormalOutput(nn.Module):
     """mean = tanh(x), stddev = 2 * sigmoid(x / 2) + ``min_stddev``, cut off at -1 and 1."""
+
+    has_normal_noise: ClassVar[bool] = False
 
     def __init__(self, units: int, dim: int, *, outscale: float, fan: Fan = "in", min_stddev: float = 0.1) -> None:
         super().__init__()
@@ -164,18 +177,26 @@ class ActionHead(nn.Module):
         super().__init__()
         require("unimix of a head", unimix, at_least=0, at_most=1)
         self.space = space
+        self._has_normal_noise, self._noise_dim = False, 1
         self.mlp = Mlp(feature_dim, layers=layers, units=units, norm=norm, activation=activation)
         fan = fan_beside(norm)
         self.output: DiscreteOutput | ContinuousOutput
         if space.classes is not None:
             self.output = DiscreteOutput(units, space.classes, outscale=outscale, fan=fan, unimix=unimix)
+            self._noise_dim = 1 if isinstance(space.classes, int) else len(space.classes)
         elif len(space.shape) == 1:
             self.output = continuous(units, space.dim, outscale=outscale, fan=fan)
+            self._has_normal_noise, self._noise_dim = self.output.has_normal_noise, space.dim
         else:
             raise ReverieError(f"a continuous action must be a vector, but the task's has shape {space.shape}.")
 
     def forward(self, feature: Tensor) -> ActionDistribution:
         return self.output(self.mlp(feature))
+
+    def noise(self, shape: tuple[int, ...], rng: Generator) -> Tensor:
+        """What actions of this leading shape are drawn with."""
+        draw = torch.randn if self._has_normal_noise else torch.rand
+        return draw(*shape, self._noise_dim, device=rng.device, generator=rng)
 
     def vector(self, action: Tensor) -> Tensor:
         """The action as numbers that a network can read: one-hots, or itself. Without gradients to the policy."""

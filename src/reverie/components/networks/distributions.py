@@ -40,7 +40,11 @@ class OneHot:
     def sample(self, rng: Generator | None) -> Tensor:
         """Class indices; the most likely ones when ``rng`` is None."""
         shape = (*self.logits.shape[:-1], 1)
-        return self.chosen(None if rng is None else torch.rand(shape, device=self.logits.device, generator=rng))
+        return self.drawn(None if rng is None else torch.rand(shape, device=self.logits.device, generator=rng))
+
+    def drawn(self, noise: Tensor | None) -> Tensor:
+        """``sample`` with uniform ``noise`` [..., 1] that was drawn before."""
+        return self.chosen(noise)
 
     def chosen(self, point: Tensor | None) -> Tensor:
         """The classes at which the probabilities, added up, pass ``point`` [..., 1]; the most likely ones at None."""
@@ -81,6 +85,11 @@ class OneHots:
         """One class index per element; the most likely ones when ``rng`` is None."""
         return torch.stack([one.sample(rng) for one in self.elements], -1)
 
+    def drawn(self, noise: Tensor | None) -> Tensor:
+        """``sample`` with uniform ``noise`` [..., elements] that was drawn before."""
+        points = [None] * len(self.elements) if noise is None else noise.split(1, -1)
+        return torch.stack([one.drawn(point) for one, point in zip(self.elements, points, strict=True)], -1)
+
     def vector(self, index: Tensor) -> Tensor:
         """One-hots side by side."""
         return torch.cat([one.vector(index[..., i]) for i, one in enumerate(self.elements)], -1)
@@ -108,10 +117,14 @@ class Normal:
 
     def sample(self, rng: Generator | None) -> Tensor:
         """A differentiable function of the parameters. The mean, the most likely value, when ``rng`` is None."""
-        if rng is None:
+        return self.drawn(None if rng is None else standard_normal(self.mean, rng))
+
+    def drawn(self, noise: Tensor | None) -> Tensor:
+        """``sample`` with standard normal ``noise`` that was drawn before."""
+        if noise is None:
             return self.mean
-        drawn = self.mean + self.stddev * torch.randn(self.mean.shape, device=self.mean.device, generator=rng)
-        return drawn / drawn.detach().abs().clamp(min=1.0) if self._is_scaled_back else drawn
+        value = self.mean + self.stddev * noise
+        return value / value.detach().abs().clamp(min=1.0) if self._is_scaled_back else value
 
     def vector(self, value: Tensor) -> Tensor:
         return value
@@ -122,6 +135,10 @@ class Normal:
 
     def entropy(self) -> Tensor:
         return (self.stddev.log() + (_HALF_LOG_TWO_PI + 0.5)).sum(-1)
+
+
+def standard_normal(like: Tensor, rng: Generator) -> Tensor:
+    return torch.randn(like.shape, device=like.device, generator=rng)
 
 
 def _full_product(one: Tensor, other: Tensor) -> Tensor:

@@ -107,14 +107,16 @@ class StateSpaceModel(nn.Module, ABC):
 
     def imagine(self, latent: Latent, action: Tensor, rng: Generator | None) -> Latent:
         """One step without an observation."""
-        noise = self._latents.noise(tuple(latent.deter.shape[:-1]), latent.deter.device, rng)
-        deter, stoch = self._imagined(latent.deter, latent.stoch, action, noise)
-        return Latent(deter=deter, stoch=stoch)
+        return self.imagined(latent, action, self.noise(tuple(latent.deter.shape[:-1]), latent.deter.device, rng))
 
-    @compiled_step
-    def _imagined(self, deter: Tensor, stoch: Tensor, action: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        deter = self._core(Latent(deter=deter, stoch=stoch), self._action_input(bounded(action)))
-        return deter, self._latents.sample(self.prior(deter), noise)
+    def imagined(self, latent: Latent, action: Tensor, noise: Tensor | None) -> Latent:
+        """``imagine`` with noise that was drawn before."""
+        deter = self._core(latent, self._action_input(bounded(action)))
+        return Latent(deter=deter, stoch=self._latents.sample(self.prior(deter), noise))
+
+    def noise(self, shape: tuple[int, ...], device: torch.device, rng: Generator | None) -> Tensor | None:
+        """What latents of this leading shape are drawn with; None, for the most likely ones, without ``rng``."""
+        return self._latents.noise(shape, device, rng)
 
     def kl(self, posterior: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
         """(dynamics, representation): the prior moves towards the posterior, and the posterior towards the prior.
