@@ -14,6 +14,8 @@ _TIMEOUT_SECONDS = 60.0
 VENDOR_FOLDERS = (Path("/etc/glvnd/egl_vendor.d"), Path("/usr/share/glvnd/egl_vendor.d"))
 """Where the EGL of each driver is registered."""
 _VENDOR = "__EGL_VENDOR_LIBRARY_FILENAMES"
+_LIBRARY_IS_MISSING = "'NoneType' object has no attribute"
+"""How PyOpenGL says so."""
 _SOFTWARE_NAMES = ("llvmpipe", "softpipe", "swrast", "software")
 
 
@@ -102,4 +104,4 @@ def _reason(code: int, errors: str) -> str:
     lines = [line.strip() for line in errors.partition("Exception ignored in")[0].splitlines() if line.strip()]
     if code < 0 or not lines:
         return f"the test ended with code {code}"
-    return lines[-1][:200]
+    return "its library is missing or cannot be loaded" if _LIBRARY_IS_MISSING in lines[-1] else lines[-1][:200]

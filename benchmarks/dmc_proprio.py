@@ -1,0 +1,146 @@
+"""Does DreamerV3 learn the Control Suite from state as fast as the published seeds did?
+
+    python benchmarks/dmc_proprio.py [--tasks dmc_walker_walk] [--forms v3 v3_2023] [--seeds 0 1] [--minutes 20]
+
+Runs the experiment `dreamer_dmc_proprio` for every task, form and seed, all side by side on one GPU (under NVIDIA's MPS
+they disturb each other little), and compares the returns of training episodes with the published ones at the same
+number of frames. Runs that are not finished after `--minutes` are stopped and counted as far as they came; runs that
+are finished in --folder are not run again. Writes benchmarks/results/dmc_proprio.json and a picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from reverie.orchestration.report import read_metrics
+
+HERE = Path(__file__).parent
+PUBLISHED: dict[str, dict[str, list[list[float]]]] = json.loads(
+    (HERE / "published" / "dreamerv3_dmc_proprio.json").read_text()
+)["tasks"]
+RESULTS = HERE / "results"
+FORMS = {
+    "v3": [],
+    "v3_2023": [*(f"{group}=dreamer_v3_2023" for group in ("components", "controller", "workflow")), "size=2023_s"],
+}
+"""The published curves were made by the form of 2023, with gradients through the dynamics."""
+FRAMES_PER_STEP = 2
+Curve = list[list[float]]
+"""[frames, mean return of the episodes that ended, number of these episodes]"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="+", choices=PUBLISHED, default=list(PUBLISHED))
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=["v3"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--frames", type=int, default=200_000)
+    parser.add_argument("--minutes", type=float, help="stop runs that are not finished by then")
+    parser.add_argument("--folder", type=Path, default=Path("runs/benchmark_dmc_proprio"), help="where the runs lie")
+    parser.add_argument("--set", nargs="*", default=[], help="further settings, the same for all runs")
+    given = parser.parse_args()
+    names = list(itertools.product(given.tasks, given.forms, given.seeds))
+    deadline = None if given.minutes is None else time.monotonic() + given.minutes * 60
+    started = [_started(*name, given.folder, frames=given.frames, settings=given.set) for name in names]
+    for process in started:
+        _wait(process, deadline)
+    runs = [_summary(*name, given.folder) for name in names]
+    result = {"experiment": "dreamer_dmc_proprio", "side_by_side": len(runs), "settings": given.set, "runs": runs}
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "dmc_proprio.json").write_text(json.dumps(result, indent=1) + "\n")
+    _draw(runs, RESULTS / "dmc_proprio.png")
+    for run in runs:
+        inside = sum(one["is_inside"] for one in run["compared"])
+        print(
+            f"{run['task']} {run['form']} seed {run['seed']}: {run['frames']} frames, {run['updates']} updates, ",
+            end="",
+        )
+        print(f"inside the published seeds at {inside} of {len(run['compared'])} places")
+
+
+def _started(
+    task: str, form: str, seed: int, folder: Path, *, frames: int, settings: list[str]
+) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "reverie", "train", "experiment=dreamer_dmc_proprio", *FORMS[form]]
+    command += [f"task={task}", f"experiment.seed={seed}", f"logdir={_logdir(task, form, seed, folder)}"]
+    command += [f"training.total_timesteps={frames // FRAMES_PER_STEP}", "evaluation.every_steps=50000"]
+    command += ["checkpoint.every_steps=50000", "environment.num_workers=2", *settings]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+
+def _logdir(task: str, form: str, seed: int, folder: Path) -> Path:
+    return folder / f"{task}-{form}-seed{seed}"
+
+
+def _wait(process: subprocess.Popen[bytes], deadline: float | None) -> None:
+    try:
+        process.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+
+
+def _summary(task: str, form: str, seed: int, folder: Path) -> dict[str, Any]:
+    logdir = _logdir(task, form, seed, folder)
+    lines = read_metrics(logdir / "metrics.jsonl")
+    about = json.loads((logdir / "run.json").read_text())
+    curve = [
+        [line["env_frames"], round(line["collect/return_mean"], 1), line["collect/episodes"]]
+        for line in lines
+        if "collect/episodes" in line
+    ]
+    return {
+        "task": task,
+        "form": form,
+        "seed": seed,
+        "frames": lines[-1]["env_frames"],
+        "updates": lines[-1]["updates"],
+        "wall_seconds": round(lines[-1]["wall_seconds"]),
+        "curve": curve,
+        "compared": compared(curve, PUBLISHED[task]),
+        **{key: about[key] for key in ("hardware", "versions", "commit")},
+    }
+
+
+def compared(curve: Curve, published: dict[str, Curve]) -> list[dict[str, Any]]:
+    """Each of our points beside the lowest and the highest published seed at that number of frames."""
+    places, seeds = [], list(published.values())
+    for frames, ours, _ in curve:
+        theirs = [float(np.interp(frames, [one[0] for one in seed], [one[1] for one in seed])) for seed in seeds]
+        low, high = round(min(theirs), 1), round(max(theirs), 1)
+        places.append({"frames": frames, "ours": ours, "low": low, "high": high, "is_inside": low <= ours <= high})
+    return places
+
+
+def _draw(runs: list[dict[str, Any]], path: Path) -> None:
+    tasks = sorted({run["task"] for run in runs})
+    figure = Figure(figsize=(5.2 * len(tasks), 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    for column, task in enumerate(tasks):
+        axes = figure.add_subplot(1, len(tasks), column + 1)
+        for number, seed in enumerate(PUBLISHED[task].values()):
+            axes.plot(*zip(*seed, strict=True), color="0.75", linewidth=1, label=None if number else "published seeds")
+        for run in (one for one in runs if one["task"] == task):
+            frames, returns, _ = zip(*run["curve"], strict=True)
+            axes.plot(frames, returns, marker="o", markersize=3, label=f"{run['form']}, seed {run['seed']}")
+        axes.set(xlabel="environment frames", ylabel="return of training episodes", title=task)
+        axes.set(xlim=(0, max(run["frames"] for run in runs)), ylim=(0, 1000))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=8, loc="lower right")
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    main()
