@@ -53,8 +53,9 @@ class ExperimentConfig:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingConfig:
     total_timesteps: int
-    """Agent steps. Phases refer to this and to the next three through ``${training.*}``."""
+    """Agent steps. Phases refer to this and to the next four through ``${training.*}``."""
     train_ratio: float
+    ratio_from: str
     batch_size: int
     batch_length: int
     phases: list[Any]

@@ -73,6 +73,34 @@ def test_with_a_ratio_the_hooks_with_a_batch_run_in_rounds_and_the_rest_once() -
     ]
 
 
+def test_a_ratio_from_ready_counts_from_the_first_update_and_makes_up_for_nothing() -> None:
+    """As the reference: nothing is owed for the steps before the buffer was ready."""
+    hooks = ["collect", update(2, 4)]
+    scheduler = scheduler_of(online(duration_steps=12, train_ratio=2, ratio_from="ready", workflow_hooks=hooks))
+    (hook,) = (hook for hook in scheduler.phases[0].hooks if hook.batch is not None)
+    assert hook.batch is not None
+    assert hook.batch.windows_needed == 8
+    names: list[str] = []
+    while (action := scheduler.next_action(lambda _: scheduler.totals.agent_steps >= 5)) is not None:
+        scheduler.advance(action, steps=1 if action.kind == "collect" else 0)
+        names.append(action.hook.name)
+        scheduler.set_state(json.loads(json.dumps(scheduler.get_state())))
+    assert names == [*["collect"] * 5, "update", *["collect"] * 4, "update", *["collect"] * 3]
+
+
+def test_a_ratio_that_has_begun_goes_on_in_the_next_phase() -> None:
+    phase = online(duration_steps=6, train_ratio=2, ratio_from="ready", workflow_hooks=["collect", update(2, 4)])
+    names = ran(scheduler_of({"repeat": 2, "phases": [phase]}))
+    assert "".join(name[0] for name in names) == "cu" + "ccccu" + "ccccu" + "ccc"
+
+
+def test_a_ratio_that_never_became_ready_owes_nothing_to_the_next_phase() -> None:
+    phase = online(duration_steps=6, train_ratio=2, ratio_from="ready", workflow_hooks=["collect", update(2, 4)])
+    scheduler = scheduler_of({"repeat": 2, "phases": [phase]})
+    names = ran(scheduler, lambda _: scheduler.totals.agent_steps >= 8)
+    assert names == [*["collect"] * 8, "update", *["collect"] * 4, "update"]
+
+
 def test_an_update_listed_before_collect_is_still_paid_in_full() -> None:
     hooks = [update(1, 4), "collect", "evaluate"]
     scheduler = scheduler_of(online(duration_steps=2, train_ratio=8, workflow_hooks=hooks))

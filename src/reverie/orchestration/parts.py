@@ -91,8 +91,8 @@ def _check_batch(batch: BatchSpec, buffer: Buffer, workflow: WorldModelWorkflow,
         raise ReverieError(f"{where}: the buffer '{name}' has no sampler '{batch.sampler}'; it has: {has}.")
     if batch.length < workflow.min_batch_length:
         raise ReverieError(f"{where}: batch.length must be at least {workflow.min_batch_length}, got {batch.length}.")
-    if not buffer.could_sample(batch.size, batch.length + workflow.context_rows):
+    if not buffer.could_sample(batch.windows_needed, batch.length + workflow.context_rows):
         raise ReverieError(
-            f"{where}: the buffer '{name}' will never hold {batch.size} windows of {batch.length} rows; "
+            f"{where}: the buffer '{name}' will never hold {batch.windows_needed} windows of {batch.length} rows; "
             f"make buffer.{name}.capacity larger or the batch smaller."
         )

@@ -101,6 +101,10 @@ class PhaseScheduler:
         assert action.phase_index == self.phase_index, "the action is not of the current phase"
         assert steps == 0 or action.kind == "collect", "only collecting yields agent steps"
         counts, place = self._counts, action.place
+        if self._begins_when_ready(place.position):
+            # Exactly this update is due: the steps before it do not count.
+            self._debts[place.position] += action.hook.replayed_steps - self._owed_now(place.position)
+            counts.owed[place.position] = str(self._debts[place.position])
         self._totals.cycles += place.cycle - counts.place.cycle
         counts.place = replace(place, position=place.position + 1)
         counts.performed[place.position] += 1
@@ -199,10 +203,8 @@ class PhaseScheduler:
         """Remember a phase that is over: what was done, and what its ratio still owes to each hook."""
         self._left.append(self._counts)
         for position, hook in enumerate(self._phase.hooks):
-            ratio, batch = self._phase.train_ratio, hook.batch
-            if ratio is not None and batch is not None:
-                replayed = self._counts.performed[position] * batch.replayed_steps
-                self._owed[hook] = self._debts[position] + ratio * self._counts.steps - replayed
+            if self._is_counted_by_ratio(position) and not self._begins_when_ready(position):
+                self._owed[hook] = self._owed_now(position)
 
     def _settle(self) -> None:
         """End the cycle when no hook is left that could run, and the phase when its time is up."""
@@ -244,11 +246,24 @@ class PhaseScheduler:
     def _is_counted_by_ratio(self, position: int) -> bool:
         return self._phase.train_ratio is not None and self._phase.hooks[position].batch is not None
 
+    def _owed_now(self, position: int) -> Fraction:
+        """Replayed steps that the ratio owes to a hook that it counts."""
+        replayed = self._counts.performed[position] * self._phase.hooks[position].replayed_steps
+        return self._debts[position] + (self._phase.train_ratio or 0) * self._counts.steps - replayed
+
+    def _begins_when_ready(self, position: int) -> bool:
+        """Whether the hook has not run yet and its ratio counts from the moment when it can."""
+        hook = self._phase.hooks[position]
+        waits = hook.batch is not None and hook.batch.min_windows is not None
+        return waits and self._counts.performed[position] == 0 and hook not in self._owed
+
     def _is_due(self, position: int, is_first_round: bool) -> bool:
-        ratio, batch = self._phase.train_ratio, self._phase.hooks[position].batch
-        if ratio is None or batch is None:
+        ratio, hook = self._phase.train_ratio, self._phase.hooks[position]
+        if ratio is None or hook.batch is None:
             return is_first_round or position >= self._rounds_stop
-        replayed = (self._counts.performed[position] + 1) * batch.replayed_steps - self._debts[position]
+        if self._begins_when_ready(position):
+            return True
+        replayed = (self._counts.performed[position] + 1) * hook.replayed_steps - self._debts[position]
         # replayed <= ratio * steps, in whole numbers: no rounding, however long the phase.
         return replayed * ratio.denominator <= ratio.numerator * self._counts.steps
 
@@ -276,6 +291,8 @@ class PhaseScheduler:
 
 def _batch_text(hook: HookSpec) -> str:
     assert hook.batch is not None, "only hooks with a batch wait for a buffer"
+    if hook.batch.min_windows is not None:
+        return f"{hook.batch.min_windows} windows of {hook.batch.length} ({hook.name})"
     return f"a batch of {hook.batch.size} x {hook.batch.length} ({hook.name})"
 
 

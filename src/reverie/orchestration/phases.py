@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal, get_args
 
@@ -15,9 +15,10 @@ HookKind = Literal["collect", "update", "evaluate"]
 
 _PHASE_TYPES: tuple[PhaseType, ...] = get_args(PhaseType)
 _DURATION_KEYS = ("duration_steps", "duration_updates", "duration_cycles")
-_PHASE_KEYS = ("name", "type", "buffer", *_DURATION_KEYS, "train_ratio", "controller", "workflow_hooks")
+_PHASE_KEYS = ("name", "type", "buffer", *_DURATION_KEYS, "train_ratio", "ratio_from", "controller", "workflow_hooks")
 _REPEAT_KEYS = ("repeat", "phases")
 _BATCH_KEYS = ("size", "length", "sampler")
+_RATIO_STARTS = ("start", "ready")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +28,15 @@ class BatchSpec:
     size: int
     length: int
     sampler: str = "uniform"
+    min_windows: int | None = None
+    """Windows that the buffer must hold before the first update, from which a train ratio then counts.
+
+    None: the first update comes with the first batch that can be made, and those that were due before are made up for.
+    """
 
     @property
-    def replayed_steps(self) -> int:
-        return self.size * self.length
+    def windows_needed(self) -> int:
+        return self.min_windows or self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,10 @@ class HookSpec:
         if self.name == "collect" or self.name == "evaluate":
             return self.name
         return "update"
+
+    @property
+    def replayed_steps(self) -> int:
+        return 0 if self.batch is None else self.batch.size * self.batch.length
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,12 +111,13 @@ def _phase_or_repeat(item: Mapping[str, Any], path: str, suffix: str) -> list[Ph
 
 def _phase(item: Mapping[str, Any], path: str, suffix: str) -> PhaseSpec:
     _refuse_unknown_keys(item, _PHASE_KEYS, path)
-    hooks = _nonempty_list(_required(item, "workflow_hooks", path), f"{path}.workflow_hooks", "hooks")
+    entries = _nonempty_list(_required(item, "workflow_hooks", path), f"{path}.workflow_hooks", "hooks")
+    hooks = [_hook(entry, f"{path}.workflow_hooks[{index}]") for index, entry in enumerate(entries)]
     durations = _duration(item, path)
     phase = PhaseSpec(
         name=_text(_required(item, "name", path), f"{path}.name") + suffix,
         type=_phase_type(_required(item, "type", path), f"{path}.type"),
-        hooks=tuple(_hook(hook, f"{path}.workflow_hooks[{index}]") for index, hook in enumerate(hooks)),
+        hooks=tuple(_waiting(hook) if _counts_from_ready(item, path) else hook for hook in hooks),
         buffer=_optional_text(item, "buffer", path),
         duration_steps=durations.get("duration_steps"),
         duration_updates=durations.get("duration_updates"),
@@ -170,6 +181,20 @@ def _train_ratio(value: object, path: str) -> Fraction | None:
         raise _mistake(path, f"expected a number above 0, found {value!r}")
     # From the decimal text: 0.1 means one tenth here, not the nearest binary number.
     return Fraction(str(value))
+
+
+def _counts_from_ready(item: Mapping[str, Any], path: str) -> bool:
+    start = _optional_text(item, "ratio_from", path)
+    if start is not None and start not in _RATIO_STARTS:
+        raise _mistake(f"{path}.ratio_from", f"unknown start {start!r}{_suggestion(start, _RATIO_STARTS)}")
+    return start == "ready" and item.get("train_ratio") is not None
+
+
+def _waiting(hook: HookSpec) -> HookSpec:
+    """The hook whose first batch waits until the buffer holds as many windows as a batch has rows."""
+    if hook.batch is None:
+        return hook
+    return replace(hook, batch=replace(hook.batch, min_windows=hook.replayed_steps))
 
 
 def _hook(item: object, path: str) -> HookSpec:
