@@ -41,8 +41,7 @@ class ReturnScale(nn.Module):
         require("low_quantile of the return scale", low_quantile, at_least=0, at_most=1)
         require("high_quantile of the return scale", high_quantile, at_least=low_quantile, at_most=1)
         require("rate of the return scale", rate, at_least=0, at_most=1)
-        self._rate = rate
-        self.register_buffer("quantiles", torch.tensor([low_quantile, high_quantile]))
+        self._low_quantile, self._high_quantile, self._rate = low_quantile, high_quantile, rate
         self.register_buffer("low", torch.zeros(()))
         self.register_buffer("high", torch.zeros(()))
         self.register_buffer("before", torch.zeros(2), persistent=False)
@@ -51,9 +50,9 @@ class ReturnScale(nn.Module):
     def update(self, returns: Tensor) -> Tensor:
         """Take these returns into account, then give the scale."""
         self.get_buffer("before").copy_(torch.stack([self.low, self.high]))
-        low, high = torch.quantile(returns.flatten(), self.get_buffer("quantiles"))
-        self.low.lerp_(low, self._rate)
-        self.high.lerp_(high, self._rate)
+        ordered = returns.flatten().sort().values
+        self.low.lerp_(_quantile(ordered, self._low_quantile), self._rate)
+        self.high.lerp_(_quantile(ordered, self._high_quantile), self._rate)
         return (self.high - self.low).clamp(min=1.0)
 
     @torch.no_grad()
@@ -61,3 +60,10 @@ class ReturnScale(nn.Module):
         """Forget the last ``update`` where it belongs to an update of the agent that was skipped."""
         low, high = self.get_buffer("before")
         replace_where(where, [(self.low, low), (self.high, high)])
+
+
+def _quantile(ordered: Tensor, share: float) -> Tensor:
+    """By hand: torch's own looks at the values of its arguments, which neither the compiler nor a graph allows."""
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    return ordered[below].lerp(ordered[min(below + 1, len(ordered) - 1)], place - below)
