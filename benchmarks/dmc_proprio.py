@@ -139,7 +139,7 @@ def _draw(runs: list[dict[str, Any]], path: Path) -> None:
         axes.set(xlabel="environment frames", ylabel="return of training episodes", title=task)
         axes.set(xlim=(0, max(run["frames"] for run in runs)), ylim=(0, 1000))
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=8, loc="lower right")
+        axes.legend(frameon=False, fontsize=8, loc="upper left")
     figure.savefig(path, dpi=150)
 
 

@@ -195,7 +195,8 @@ class Orchestrator:
             self._enter_phase()
         assert hook.batch is not None, "only hooks with a batch wait for a buffer"
         assert self._buffer is not None, "the parser lets no batch through without a buffer"
-        return self._buffer.can_sample(hook.batch.windows_needed, hook.batch.length + self._workflow.context_rows)
+        length = hook.batch.length + self._workflow.context_rows
+        return self._buffer.can_sample(hook.batch.windows_needed, length, crosses_episodes=hook.batch.crosses_episodes)
 
     def _perform(self, action: Action) -> None:
         if action.phase_index != self._phase_index:

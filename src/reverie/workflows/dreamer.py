@@ -46,6 +46,7 @@ class Dreamer(WorldModelWorkflow):
 
     context_rows: ClassVar[int] = CONTEXT_ROWS
     min_batch_length: ClassVar[int] = 2  # a return needs a step to arrive at
+    gives_priorities: ClassVar[bool] = True
 
     def __init__(self, config: DreamerConfig) -> None:
         self._config = config
@@ -120,10 +121,11 @@ class Dreamer(WorldModelWorkflow):
         metrics = learned.judged.metrics()
         metrics |= {f"loss/{name}": loss.detach().mean() for name, loss in learned.losses.items()}
         metrics |= self.step(learned, progress=phase.progress)
-        if self._config.replay_start == "initial":
-            return UpdateResult(metrics=metrics)
-        fresh = self._rssm.stored(learned.modelled.latents.detach())
-        return UpdateResult(metrics=metrics, write_back=unless_skipped(fresh, batch, metrics[SKIPPED].bool()))
+        result = UpdateResult(metrics=metrics, priorities=learned.modelled.surprise())
+        if self._config.replay_start == "stored":
+            fresh = self._rssm.stored(learned.modelled.latents.detach())
+            result.write_back = unless_skipped(fresh, batch, metrics[SKIPPED].bool())
+        return result
 
     def learned(self, carry: Latent, batch: Batch) -> Learned:
         """The losses of ``batch``, whose first row only leads from ``carry`` to the second."""
