@@ -122,6 +122,7 @@ MISTAKES = {
         "true or false",
     ),
     "start of a ratio": ([online(train_ratio=4, ratio_from="now")], f"{ROOT}[0].ratio_from", "one of start, ready"),
+    "start of no ratio": ([online(ratio_from="ready")], f"{ROOT}[0].ratio_from", "no train_ratio"),
     "hook option": (
         [online(workflow_hooks=["collect", {"update": {"bach": {}}}])],
         f"{ROOT}[0].workflow_hooks[1].update.bach",

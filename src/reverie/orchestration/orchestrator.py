@@ -108,6 +108,7 @@ class Orchestrator:
                     self._afterwards()
                 while (action := self._next_action()) is not None and self._signals.received is None:
                     self._perform(action)
+                self._guard.finish()
                 if self._signals.received is not None:
                     self._display.say("Stopping: saving a checkpoint. Ctrl-C again leaves at once, unsaved.")
                     self.save()

@@ -195,7 +195,9 @@ def _counts_from_ready(item: Mapping[str, Any], path: str) -> bool:
     start = _optional_text(item, "ratio_from", path)
     if start is not None and start not in _RATIO_STARTS:
         raise _mistake(f"{path}.ratio_from", f"unknown start {start!r}{_suggestion(start, _RATIO_STARTS)}")
-    return start == "ready" and item.get("train_ratio") is not None
+    if start == "ready" and item.get("train_ratio") is None:
+        raise _mistake(f"{path}.ratio_from", "this phase has no train_ratio to count; add one or remove it")
+    return start == "ready"
 
 
 def _waiting(hook: HookSpec) -> HookSpec:

@@ -27,7 +27,7 @@ from reverie.components.representation_learners.latents import Latent
 from reverie.components.representation_learners.state_space_model import StateSpaceModel
 from reverie.components.return_computers.base import ReturnComputer
 from reverie.components.return_computers.td_lambda import replay_lambda_return
-from reverie.runtime.compilation import compiled_step
+from reverie.runtime.compilation import compiled_step, eager_steps
 from reverie.runtime.finite import SKIPPED
 from reverie.types import Batch, Metrics, Phase, Policy, ReverieError, Stateful, require
 from reverie.workflows.base import UpdateResult, WorldModelWorkflow
@@ -83,6 +83,15 @@ class Dreamer(WorldModelWorkflow):
         if learns != ("continue" in weights):
             verb = "learns: give" if learns else "does not learn: remove"
             raise ReverieError(f"`components.continue_head` {verb} `workflow.loss_weights.continue`.")
+        if config.has_discount_in_head and config.rounds_continues:
+            raise ReverieError(
+                "`workflow.rounds_continues` would round gamma away, which `workflow.has_discount_in_head` puts there: "
+                "set one of them to false."
+            )
+        if not learns and not config.has_discount_in_head:
+            raise ReverieError(
+                "`components.continue_head` is fixed at its own gamma: set `workflow.has_discount_in_head` to true."
+            )
         if config.slow_regularizer and self._critic.slow is None:
             raise ReverieError("`workflow.slow_regularizer` must be 0: `controller.critic` has no slow copy.")
         if "replay_value" in weights and self._credit.counts_own_reward:
@@ -172,6 +181,7 @@ class Dreamer(WorldModelWorkflow):
         return seen
 
     @torch.no_grad()
+    @eager_steps()  # episodes have many lengths
     def open_loop(self, batch: Batch, *, is_context: Tensor) -> OpenLoop:
         """See ``PredictsOpenLoop``. It starts from the latents that were stored with the context row."""
         carry = self._rssm.restored({key: value[:, 0] for key, value in batch.stored.items()})
