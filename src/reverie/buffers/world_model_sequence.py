@@ -16,6 +16,8 @@ from reverie.types import Batch, ReverieError, Row, RowIndex, State, require
 
 CHUNK_ROWS = 1024
 """Rows in one write-once chunk, over all streams."""
+_SLICED_BYTES = 1024
+"""In host memory, windows of rows of at least this size are copied as a whole: one by one they cost ten times more."""
 
 
 class WorldModelSequenceBuffer:
@@ -96,7 +98,7 @@ class WorldModelSequenceBuffer:
             size, length, self._position, sampler=sampler, crosses_episodes=crosses_episodes
         )
         slot = (start.unsqueeze(1) + torch.arange(length, device=start.device)) % self.stream_length
-        return self._window(RowIndex(stream=stream, slot=slot))
+        return self._window(RowIndex(stream=stream, slot=slot), is_consecutive=True)
 
     def prioritize(self, index: RowIndex, priority: Tensor, *, crosses_episodes: bool = True) -> None:
         self._selection.assign(index, priority, crosses_episodes=crosses_episodes)
@@ -165,22 +167,34 @@ class WorldModelSequenceBuffer:
             return {"is_first": torch.zeros(self._num_streams, 0, dtype=torch.bool), "oldest": oldest}
         return {"is_first": self._rows["is_first"][:, self._slots(oldest, self._count)], "oldest": oldest}
 
-    def _window(self, index: RowIndex) -> Batch:
-        stream = index.stream.unsqueeze(1)
-        rows = {name: value[stream, index.slot] for name, value in self._rows.items()}
-        is_last = rows["is_last"].clone()
+    def _window(self, index: RowIndex, *, is_consecutive: bool = False) -> Batch:
+        rows = {name: self._taken(value, index, is_consecutive) for name, value in self._rows.items()}
         # An episode that a restart abandoned has no last row of its own: the next first row shows where it ended.
-        is_last[:, :-1] |= rows["is_first"][:, 1:]
+        rows["is_last"][:, :-1] |= rows["is_first"][:, 1:]
         return Batch(
             obs={name.removeprefix("obs/"): value for name, value in rows.items() if name.startswith("obs/")},
             reward=rows["reward"],
             is_first=rows["is_first"],
-            is_last=is_last,
+            is_last=rows["is_last"],
             is_terminal=rows["is_terminal"],
             action=rows["action"],
-            stored={name: value[stream, index.slot] for name, value in self._stored.items()},
+            stored={name: self._taken(value, index, is_consecutive) for name, value in self._stored.items()},
             index=index,
         )
+
+    def _taken(self, array: Tensor, index: RowIndex, is_consecutive: bool) -> Tensor:
+        """A copy of the rows of ``array`` [streams, length, ...] at ``index``."""
+        is_large = array.stride(1) * array.element_size() >= _SLICED_BYTES
+        if not (is_large and is_consecutive and array.device.type == "cpu"):
+            return array[index.stream.unsqueeze(1), index.slot]
+        size, length = index.slot.shape
+        taken = array.new_empty(size, length, *array.shape[2:])
+        for window, stream, start in zip(taken, index.stream.tolist(), index.slot[:, 0].tolist(), strict=True):
+            before_wrap = min(length, self.stream_length - start)
+            window[:before_wrap] = array[stream, start : start + before_wrap]
+            if before_wrap < length:
+                window[before_wrap:] = array[stream, : length - before_wrap]
+        return taken
 
     def _allocated(self, value: Tensor) -> Tensor:
         shape = (self._num_streams, self.stream_length, *value.shape[1:])
