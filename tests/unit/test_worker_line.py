@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -69,3 +70,22 @@ def test_two_messages_that_arrive_together_are_read_one_by_one_by_an_awake_reade
     ends[0].send(b"two")
     assert ends[1].has_message()
     assert [ends[1].receive(awake_seconds=LONG) for _ in range(2)] == [b"one", b"two"]
+
+
+def test_whoever_waited_long_for_the_last_message_sleeps_at_once_for_the_next(
+    ends: tuple[Line, Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(os, "sched_yield", lambda: looks.append(1))
+    for is_awake in (True, False, False):
+        looks.clear()
+        sender = later(lambda: ends[0].send(b"at last"))
+        assert ends[1].receive(awake_seconds=0.01) == b"at last"
+        sender.join()
+        assert bool(looks) == is_awake
+    ends[0].send(b"soon")
+    assert ends[1].receive(awake_seconds=0.01) == b"soon"
+    sender = later(lambda: ends[0].send(b"at last"))
+    assert ends[1].receive(awake_seconds=0.01) == b"at last"
+    sender.join()
+    assert looks

@@ -307,7 +307,7 @@ def test_a_death_between_calm_steps_is_noticed_whichever_worker_it_is(culprit: i
 
 def test_only_workers_with_a_processor_of_their_own_stay_awake(monkeypatch: pytest.MonkeyPatch) -> None:
     share = sorted(os.sched_getaffinity(0))[:1]
-    for shares, expected in (([share, share], [0.0, 200e-6]), ([[], []], [0.0, 0.0])):
+    for shares, expected in (([share, share], [0.0, separate._AWAKE_SECONDS]), ([[], []], [0.0, 0.0])):
         monkeypatch.setattr(separate, "processor_shares", lambda _, shares=shares: shares)
         envs = worlds(num_envs=2, num_workers=2)
         try:

@@ -23,8 +23,8 @@ from reverie.types import Observation, ReverieError, State
 
 _NO_SCORES: Mapping[int, Mapping[str, float]] = {}
 _NOBODY: frozenset[int] = frozenset()
-_AWAKE_SECONDS = 200e-6
-"""How long a process that waits for another one looks before it sleeps: some times what it takes to wake it."""
+_AWAKE_SECONDS = 100e-6
+"""How long a process that waits for another one looks before it sleeps: about what waking it costs both of them."""
 
 
 class SeparateEnvironments(VectorEnvironment):

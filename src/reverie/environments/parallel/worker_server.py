@@ -29,8 +29,8 @@ from typing import Any
 _PARENT_IS_GONE = (EOFError, BrokenPipeError, ConnectionResetError)
 _HEADER = struct.Struct("<HI")
 """Before each message of a bundle: the number of its simulator, and its length."""
-_LENGTH = struct.Struct("<I")
-"""Before each message on the socket."""
+_ENVELOPE = struct.Struct("<Id")
+"""Before each message on the socket: its length, and when it was sent."""
 _MOST_BYTES = 2**16
 """Read from the socket at once."""
 ALL_STEP = b"s"
@@ -79,23 +79,28 @@ class Line:
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLIN)
         self._unread = bytearray()
+        self._last_wait = 0.0
 
     def send(self, message: bytes) -> None:
-        self._socket.sendall(_LENGTH.pack(len(message)) + message)
+        self._socket.sendall(_ENVELOPE.pack(len(message), time.perf_counter()) + message)
 
     def receive(self, *, awake_seconds: float = 0.0) -> bytes:
-        """The next message. Looks for it so long before it sleeps: to wake a process can take longer than it works."""
-        if awake_seconds and not self._unread:
-            deadline = time.perf_counter() + awake_seconds
-            while not self._poll.poll(0) and time.perf_counter() < deadline:
+        """The next message. Looks for it so long before it sleeps: to wake a process can take longer than it works.
+
+        It sleeps at once where the last message was sent later than that: then the other side has other things to do,
+        perhaps on this processor.
+        """
+        start = time.perf_counter()
+        if self._last_wait < awake_seconds and not self._unread:
+            while not self._poll.poll(0) and time.perf_counter() < start + awake_seconds:
                 os.sched_yield()
-        message = self._taken()
+        message = self._taken(since=start)
         while message is None:
             received = self._socket.recv(_MOST_BYTES)
             if not received:
                 raise EOFError
             self._unread += received
-            message = self._taken()
+            message = self._taken(since=start)
         return message
 
     def has_message(self, *, within_seconds: float = 0.0) -> bool:
@@ -105,15 +110,18 @@ class Line:
     def close(self) -> None:
         self._socket.close()
 
-    def _taken(self) -> bytes | None:
-        """The first message that was read to its end, or None."""
-        unread, end = self._unread, _LENGTH.size
-        if len(unread) >= end:
-            end += _LENGTH.unpack_from(unread)[0]
+    def _taken(self, *, since: float) -> bytes | None:
+        """The first message that was read to its end, or None. Notes how long after ``since`` it was sent."""
+        unread = self._unread
+        if len(unread) < _ENVELOPE.size:
+            return None
+        length, sent = _ENVELOPE.unpack_from(unread)
+        end = _ENVELOPE.size + length
         if len(unread) < end:
             return None
-        message = bytes(unread[_LENGTH.size : end])
+        message = bytes(unread[_ENVELOPE.size : end])
         del unread[:end]
+        self._last_wait = sent - since
         return message
 
 
