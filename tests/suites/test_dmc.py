@@ -103,6 +103,26 @@ def test_the_shortcuts_lead_to_the_bits_of_dm_control(task: str) -> None:
     env.close()
 
 
+def test_names_mean_what_they_mean_in_dm_control_at_first_and_when_they_are_remembered() -> None:
+    env, native = DmcEnvironment(task="dmc_walker_walk"), bare("walker", "walk", seed=0)
+    ours, theirs = env._env.physics.named.data, native.physics.named.data
+    keys = [
+        "torso", ("torso",), ("torso", "zz"), (slice(1, None), ["xx", "xz"]), (slice(1), ["xx", "xz"]),
+        ["torso", "left_leg"], (["torso", "left_leg"], "zz"), (["left_leg", "torso"], ["zz", "xx"]),
+        1, True, [1], [True] * 8, (1, "xx"), (True, "xx"), slice(None), np.array([2, 1]), (slice(2, 3), 1),
+    ]  # fmt: skip
+    for _ in range(2):
+        for key in keys:
+            assert ours.xmat[key].tolist() == theirs.xmat[key].tolist(), key
+    for wrong, error in (("tors", KeyError), (["tors"], KeyError), ("", IndexError), (None, IndexError)):
+        for one in (ours, theirs):
+            with pytest.raises(error):
+                one.xmat[wrong]
+    ours.qpos["rootz"] = 3.0
+    assert env._env.physics.data.qpos[0] == 3.0
+    env.close()
+
+
 @pytest.mark.parametrize("task", ["walker_walk", "cartpole_swingup"])
 def test_a_simulation_that_explodes_is_the_error_of_dm_control(task: str) -> None:
     """With and without a step of our own: the cartpole has an integrator that dm_control steps."""

@@ -42,13 +42,34 @@ def _remembering_indexer() -> type:
             try:
                 return self._known[key]
             except (KeyError, TypeError):  # lists and slices have no hash
-                converted = super()._convert_key(key)
-            # Names alone: numbers would take each other's places, since 1 equals True.
-            if all(isinstance(part, str) for part in (key if isinstance(key, tuple) else (key,))):
-                self._known[key] = converted
-            return converted
+                fixed = _fixed(key)
+            if fixed is None:
+                return super()._convert_key(key)
+            if fixed not in self._known:
+                self._known[fixed] = super()._convert_key(key)
+            if isinstance(key, str):
+                self._known[key] = self._known[fixed]
+            return self._known[fixed]
 
     return RememberingIndexer
+
+
+def _fixed(key: Any) -> tuple[Any, ...] | None:
+    """A key made of names, lists of names and slices, in a form that can be remembered; None for any other.
+
+    Numbers are left out: they would take each other's places, since 1 equals True.
+    """
+    fixed: list[Any] = []
+    for part in key if isinstance(key, tuple) else (key,):
+        if isinstance(part, str):
+            fixed.append(part)
+        elif isinstance(part, slice):
+            fixed.append((part.start, part.stop, part.step))
+        elif isinstance(part, list) and {type(name) for name in part} == {str}:
+            fixed.append(tuple(part))
+        else:
+            return None
+    return tuple(fixed)
 
 
 def _is_stepped_plainly(physics: Any) -> bool:
