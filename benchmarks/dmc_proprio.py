@@ -54,8 +54,10 @@ def main() -> None:
     names = list(itertools.product(given.tasks, given.forms, given.seeds))
     deadline = None if given.minutes is None else time.monotonic() + given.minutes * 60
     started = [_started(*name, given.folder, frames=given.frames, settings=given.set) for name in names]
-    for process in started:
+    for name, process in zip(names, started, strict=True):
         _wait(process, deadline)
+        if process.returncode not in (0, 128 + signal.SIGTERM):
+            raise SystemExit(f"{name} ended with code {process.returncode}: see above")
     runs = [_summary(*name, given.folder) for name in names]
     result = {"experiment": "dreamer_dmc_proprio", "side_by_side": len(runs), "settings": given.set, "runs": runs}
     RESULTS.mkdir(exist_ok=True)
@@ -139,7 +141,7 @@ def _draw(runs: list[dict[str, Any]], path: Path) -> None:
         axes.set(xlabel="environment frames", ylabel="return of training episodes", title=task)
         axes.set(xlim=(0, max(run["frames"] for run in runs)), ylim=(0, 1000))
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=8, loc="lower right")
+        axes.legend(frameon=False, fontsize=8, loc="upper left")
     figure.savefig(path, dpi=150)
 
 

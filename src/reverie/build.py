@@ -59,6 +59,9 @@ class TrainingConfig:
     batch_size: int
     batch_length: int
     phases: list[Any]
+    sampler: Any = None
+    """A name, or names with fractions; checked where the phases are parsed."""
+    crosses_episodes: bool = True
     prefill_steps: int | None = None
     """Agent steps with random actions before learning begins, where the phases have such a beginning."""
     resume_path: str | None = None

@@ -179,7 +179,7 @@ def test_an_experiment_has_the_published_values(experiment: str) -> None:
         "experiment": {"name": experiment, "device": "auto"},
         "task": block.task,
         "size": block.size,
-        "training": {"total_timesteps": block.steps, "train_ratio": block.train_ratio},
+        "training": {"total_timesteps": block.steps, "train_ratio": block.train_ratio, "ratio_from": "ready"},
         "environment": {"num_envs": block.envs, "simulator": block.simulator},
         "buffer": {"replay": {"capacity": block.replay}},
     }
@@ -188,6 +188,7 @@ def test_an_experiment_has_the_published_values(experiment: str) -> None:
     assert chosen_environment([f"experiment={experiment}"], None) == block.file
     learn, final = parse_phases(config["training"]["phases"])
     assert (learn.duration_steps, learn.train_ratio) == (block.steps, block.train_ratio)
+    assert [hook.batch.windows_needed for hook in learn.hooks if hook.batch is not None] == [1024]
     assert final.has_hook("evaluate")
 
 

@@ -16,6 +16,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 import reverie.workflows
+from reverie.buffers.base import Sampler
 from reverie.build import assemble, phases_of
 from reverie.commands.catalogue import CONFIGS, options
 from reverie.orchestration.parts import Parts
@@ -60,7 +61,8 @@ def experiment_of(target: str) -> str:
 class Run:
     """A workflow driven by hand through the first phase of its experiment, with small batches."""
 
-    def __init__(self, target: str, *overrides: str) -> None:
+    def __init__(self, target: str, *overrides: str, sampler: Sampler = "fresh_first") -> None:
+        self.sampler, self.crosses = sampler, sampler == "fresh_first"
         config = composed(experiment_of(target), *overrides)
         self.parts: Parts = assemble(config, device=CPU, allow=None)
         self.workflow = self.parts.workflow
@@ -81,12 +83,15 @@ class Run:
 
     def _update(self, name: str) -> None:
         size, length = 4, 5 + self.workflow.context_rows
-        if self.buffer.can_sample(size, length):
-            batch = self.buffer.sample(size, length, sampler="fresh_first")
+        if self.buffer.can_sample(size, length, crosses_episodes=self.crosses):
+            batch = self.buffer.sample(size, length, sampler=self.sampler, crosses_episodes=self.crosses)
             result = getattr(self.workflow, name)(batch, phase=self.phase)
             self.results.append(result)
             if result.write_back is not None:
                 self.buffer.write_back(batch.index, result.write_back)
+            if "prioritized" in self.sampler:
+                assert result.priorities is not None
+                self.buffer.prioritize(batch.index, result.priorities, crosses_episodes=self.crosses)
 
     def owners(self) -> dict[str, Stateful]:
         return {
@@ -138,6 +143,11 @@ def test_every_form_of_dreamer_goes_on_bit_equally(form: str) -> None:
     """With several optimisers, a counted target critic, and gradients through the dynamics."""
     chosen = [f"{group}=dreamer_{form}" for group in ("components", "controller", "workflow")]
     runs = [Run("reverie.workflows.dreamer.Dreamer", *chosen, "task=gym_Pendulum-v1") for _ in range(2)]
+    expect_the_same(*runs)
+
+
+def test_priorities_go_on_bit_equally() -> None:
+    runs = [Run("reverie.workflows.dreamer.Dreamer", sampler="prioritized") for _ in range(2)]
     expect_the_same(*runs)
 
 

@@ -201,10 +201,10 @@ def _arm(kill: Kill) -> None:
 
 
 def _make_forgetful(forget: Forget) -> None:
-    def forgetful(original: Call, owner: Any, state: dict[str, Any]) -> None:
+    def forgetful(original: Call, owner: Any, state: dict[str, Any], **keywords: Any) -> None:
         if forget.key is not None:
             assert forget.key in state, f"{forget.target} has no {forget.key}; it has {list(state)}"
-            original(owner, {**state, forget.key: owner.get_state()[forget.key]})
+            original(owner, {**state, forget.key: owner.get_state()[forget.key]}, **keywords)
 
     _replace(forget.target, forgetful)
 

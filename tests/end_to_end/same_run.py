@@ -15,13 +15,13 @@ from reverie.orchestration.checkpoint import CheckpointConfig, CheckpointManager
 from reverie.orchestration.checkpoint_reader import Loaded
 from reverie.types import State
 
-BATCH = "{size: 3, length: 6, sampler: fresh_first}"
+BATCH = "{size: 3, length: 6, sampler: {fresh_first: 0.6, prioritized: 0.4}}"
 PHASES = f"""[
     {{name: prefill, type: online, buffer: replay, duration_steps: 64, workflow_hooks: [collect]}},
     {{name: learn, type: online, buffer: replay, duration_steps: 208, train_ratio: 2.7,
       workflow_hooks: [collect, {{update: {{batch: {BATCH}}}}}]}},
     {{name: study, type: offline, buffer: replay, duration_updates: 5,
-      workflow_hooks: [{{update: {{batch: {{size: 3, length: 6}}}}}}]}},
+      workflow_hooks: [{{update: {{batch: {{size: 3, length: 6, sampler: prioritized, crosses_episodes: false}}}}}}]}},
     {{name: final_evaluation, type: eval_only, duration_cycles: 1, workflow_hooks: [evaluate]}}]"""
 SMALL_RUN = (
     "experiment=dreamer_cartpole",

@@ -49,7 +49,8 @@ FORGOTTEN = {
     "rows since the last chunk": Forget(
         "reverie.buffers.world_model_sequence:WorldModelSequenceBuffer.set_state", "tail"
     ),
-    "windows handed out": Forget("reverie.buffers.world_model_sequence:WorldModelSequenceBuffer.set_state", "fresh"),
+    "windows handed out": Forget("reverie.buffers.selection:Selection.set_state", "fresh"),
+    "priorities of windows": Forget("reverie.buffers.selection:Selection.set_state", "priorities"),
     "pending metrics": Forget("reverie.orchestration.logger:Logger.set_state", "pending"),
     "count of evaluations": Forget("reverie.orchestration.evaluator:Evaluator.set_state"),
     "policy carry": Forget("reverie.workflows.base:WorldModelWorkflow.set_state", "workflow_custom"),

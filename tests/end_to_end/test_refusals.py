@@ -27,6 +27,11 @@ PHASE = "training.phases.0"
         ("size.blocks=7", "multiple of `size.blocks`"),
         ("size.classes=300", "at most 256"),
         ("buffer.replay.capacity=20", "will never hold 8 windows of 16 rows"),
+        ("training.sampler=newest", "has no sampler 'newest'; it has: uniform, fresh_first, recent, prioritized"),
+        ("training.sampler={recent:0.5,newest:0.5}", "has no sampler 'newest'"),
+        ("training.sampler={recent:0.5}", "the fractions must add up to 1"),
+        ("training.crosses_episodes=false", "the sampler 'fresh_first' crosses episodes"),
+        ("buffer.replay.priority_exponent=-1", "`priority_exponent of a buffer` must be at least 0"),
         (
             f"{PHASE}.train_ratio=null {PHASE}.workflow_hooks=[collect,update]",
             "cannot be called as a hook without a batch",

@@ -43,6 +43,16 @@ def test_ten_captured_updates_equal_ten_eager_ones(kind: str, precision: str) ->
     assert unlike(state(eager), state(replayed), "") == []
 
 
+def test_priorities_and_mixtures_are_captured_too() -> None:
+    settings = ["training.sampler={prioritized: 0.5, recent: 0.25, uniform: 0.25}", "training.crosses_episodes=false"]
+    eager, replayed = (made("vector", *settings) for _ in range(2))
+    captured = replayed.captured()
+    for _ in range(10):
+        eager.update()
+        captured()
+    assert unlike(state(eager), state(replayed), "") == []
+
+
 def test_progress_reaches_a_replay() -> None:
     run = made("vector", "optimizers.model.decay=0.5", "optimizers.model.warmup_updates=0")
     captured = run.captured()
@@ -61,7 +71,7 @@ def test_rows_appended_between_replays_are_sampled() -> None:
         captured()
     run.buffer._position.fill_(run.buffer._position.item() + 64)
     captured()
-    assert run.buffer.get_state()["fresh"]["17"] > 0
+    assert run.buffer.get_state()["selection"]["fresh"]["17"] > 0
 
 
 def test_a_function_that_asks_the_device_is_refused_with_its_name() -> None:

@@ -233,10 +233,11 @@ def test_gamma_outside_the_continue_head() -> None:
 
 
 def test_continues_that_are_rounded() -> None:
-    workflow = dreamer("v3_2023", "workflow.has_discount_in_head=true")
+    workflow = dreamer("v3_2023")
+    gamma = 1 - 1 / 333
     feature = torch.randn(50, 16, generator=torch.Generator().manual_seed(0))
     chance = workflow._continue_head(feature).mean()
-    assert torch.equal(workflow._imagined_live(feature), (chance > 0.5).float())
+    assert torch.equal(workflow._imagined_live(feature), (chance > 0.5).float() * gamma)
     assert 0 < float((chance > 0.5).float().mean()) < 1
 
 
@@ -247,6 +248,8 @@ def test_continues_that_are_rounded() -> None:
     ("form", "change", "complaint"),
     [
         ("v1", "+workflow.loss_weights.continue=1.0", r"does not learn: remove .*loss_weights\.continue"),
+        ("v3_2023", "workflow.has_discount_in_head=true", "`workflow.rounds_continues` would round gamma away"),
+        ("v1", "workflow.has_discount_in_head=false", "`components.continue_head` is fixed at its own gamma"),
         ("v2", "~workflow.loss_weights.continue", r"learns: give .*loss_weights\.continue"),
         ("v1", "workflow.slow_regularizer=1.0", "no slow copy"),
         ("v2", "+workflow.loss_weights.replay_value=0.3", "ArrivalCredit"),

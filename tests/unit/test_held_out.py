@@ -99,7 +99,7 @@ def test_reading_changes_nothing() -> None:
     assert span is not None
     data.rows(span, before=1)
     assert torch.equal(data.buffer._rng.get_state(), stream)
-    assert data.buffer.get_state()["fresh"] == state["fresh"]
+    assert data.buffer.get_state()["selection"] == state["selection"]
     assert data.buffer.get_state()["count"] == state["count"]
 
 

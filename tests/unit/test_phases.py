@@ -106,6 +106,23 @@ MISTAKES = {
         f"{ROOT}[0].workflow_hooks[1].update.batch.samplr",
         "'sampler'",
     ),
+    "fraction above one": (
+        [online(workflow_hooks=["collect", {"update": {"batch": {"size": 4, "length": 2, "sampler": {"recent": 2}}}}])],
+        f"{ROOT}[0].workflow_hooks[1].update.batch.sampler.recent",
+        "fraction",
+    ),
+    "fractions that do not fill a batch": (
+        [online(workflow_hooks=["collect", {"update": {"batch": {"size": 4, "length": 2, "sampler": {"a": 0.4}}}}])],
+        f"{ROOT}[0].workflow_hooks[1].update.batch.sampler",
+        "add up to 1, found 0.4",
+    ),
+    "crossing by a word": (
+        [online(workflow_hooks=["collect", {"update": {"batch": {"size": 4, "length": 2, "crosses_episodes": "no"}}}])],
+        f"{ROOT}[0].workflow_hooks[1].update.batch.crosses_episodes",
+        "true or false",
+    ),
+    "start of a ratio": ([online(train_ratio=4, ratio_from="now")], f"{ROOT}[0].ratio_from", "one of start, ready"),
+    "start of no ratio": ([online(ratio_from="ready")], f"{ROOT}[0].ratio_from", "no train_ratio"),
     "hook option": (
         [online(workflow_hooks=["collect", {"update": {"bach": {}}}])],
         f"{ROOT}[0].workflow_hooks[1].update.bach",
@@ -136,6 +153,16 @@ MISTAKES = {
     "repeat key": ([{"repeat": 2, "phases": [online()], "name": "x"}], f"{ROOT}[0].name", "unknown key"),
     "inside a repeat": ([{"repeat": 2, "phases": [online(typ="x")]}], f"{ROOT}[0].phases[0].typ", "'type'"),
 }
+
+
+def test_a_sampler_may_be_a_mixture() -> None:
+    batch = {"size": 4, "length": 2, "sampler": {"uniform": 0.75, "recent": 0.25}, "crosses_episodes": False}
+    (phase,) = parse_phases([online(workflow_hooks=["collect", {"update": {"batch": batch}}])])
+    found = phase.hooks[1].batch
+    assert found is not None
+    assert found.sampler == (("uniform", 0.75), ("recent", 0.25))
+    assert found.samplers == ("uniform", "recent")
+    assert not found.crosses_episodes
 
 
 @pytest.mark.parametrize("case", MISTAKES)

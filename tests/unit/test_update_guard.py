@@ -96,6 +96,13 @@ def test_nothing_is_copied_before_it_may_be_needed(tmp_path: Path) -> None:
     assert always.weights.copies == 3
 
 
+def test_the_last_update_of_a_run_is_looked_at_too(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, lag=1)
+    loop.go("xxx")
+    with pytest.raises(RunStoppedError, match="3 updates in a row"):
+        loop.guard.finish()
+
+
 @pytest.mark.parametrize("lag", [0, 1])
 def test_the_black_box_holds_what_the_last_skipped_update_started_from(tmp_path: Path, lag: int) -> None:
     loop = Loop(tmp_path, lag=lag)

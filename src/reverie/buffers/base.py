@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeAlias
 
 from torch import Tensor
 
 from reverie.types import Batch, Row, RowIndex, State
+
+Sampler: TypeAlias = "str | tuple[tuple[str, float], ...]"
+"""The name of one, or several of them with the fraction of a batch that each chooses."""
 
 
 class Buffer(Protocol):
@@ -16,7 +19,7 @@ class Buffer(Protocol):
     """
 
     samplers: ClassVar[tuple[str, ...]]
-    """Names that ``sample`` accepts."""
+    """Names that ``sample`` accepts, also with fractions."""
 
     stream_length: int
     """Rows of each stream that the buffer can hold."""
@@ -25,7 +28,7 @@ class Buffer(Protocol):
         """One row of every stream."""
         ...
 
-    def can_sample(self, size: int, length: int) -> bool:
+    def can_sample(self, size: int, length: int, *, crosses_episodes: bool = True) -> bool:
         """Whether ``size`` different windows of ``length`` rows exist."""
         ...
 
@@ -33,7 +36,13 @@ class Buffer(Protocol):
         """The same once the buffer is full: when False, waiting does not help."""
         ...
 
-    def sample(self, size: int, length: int, *, sampler: str) -> Batch: ...
+    def sample(self, size: int, length: int, *, sampler: Sampler, crosses_episodes: bool = True) -> Batch:
+        """``size`` windows of ``length`` consecutive rows; ``crosses_episodes`` False: each inside one episode."""
+        ...
+
+    def prioritize(self, index: RowIndex, priority: Tensor, *, crosses_episodes: bool = True) -> None:
+        """How much the windows at ``index`` are worth [B] to the sampler `prioritized` from now on."""
+        ...
 
     def aged(self, stream: Tensor, age: Tensor) -> Batch:
         """Rows by their ``age`` [B, T] in each ``stream`` [B]: 0 is the newest. Draws nothing and changes nothing."""

@@ -5,12 +5,14 @@ Written by hand because sampling inside a CUDA graph and exact resume exist in n
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Generator, Tensor
 
-from reverie.types import Batch, ReverieError, Row, RowIndex, State
+from reverie.buffers.base import Sampler
+from reverie.buffers.selection import SAMPLERS, Selection
+from reverie.types import Batch, ReverieError, Row, RowIndex, State, require
 
 CHUNK_ROWS = 1024
 """Rows in one write-once chunk, over all streams."""
@@ -20,12 +22,14 @@ class WorldModelSequenceBuffer:
     """All streams grow together, one row each per ``append``. Row ids count appends since the beginning.
 
     Samplers: ``uniform`` draws from every possible start; ``fresh_first`` first hands out, once each, the
-    non-overlapping windows that were completed since the last sample, and fills up with uniform ones.
+    non-overlapping windows that were completed since the last sample, and fills up with uniform ones; ``recent`` draws
+    a window with a chance that falls as 1 / age; ``prioritized`` in proportion to priority ** ``priority_exponent``.
     """
 
-    samplers: ClassVar[tuple[str, ...]] = ("uniform", "fresh_first")
+    samplers: ClassVar[tuple[str, ...]] = SAMPLERS
 
-    def __init__(self, *, capacity: int, num_streams: int, rng: Generator) -> None:
+    def __init__(self, *, capacity: int, num_streams: int, rng: Generator, priority_exponent: float = 0.8) -> None:
+        require("priority_exponent of a buffer", priority_exponent, at_least=0)
         if capacity < num_streams:
             raise ReverieError(
                 f"a buffer's capacity ({capacity}) must be at least the number of environments ({num_streams})."
@@ -41,8 +45,11 @@ class WorldModelSequenceBuffer:
         self._count = 0
         self._position = torch.zeros((), dtype=torch.int64, device=rng.device)
         """The count again, where windows are drawn: a captured update reads it there."""
-        self._fresh: dict[int, Tensor] = {}
-        """By window length: how many completed windows have been handed out."""
+        self._counted: dict[int, tuple[int, int]] = {}
+        """By length: how many rows had come when windows inside episodes were last counted, and how many there were."""
+        self._selection = Selection(
+            num_streams=num_streams, stream_length=self.stream_length, exponent=priority_exponent, rng=rng
+        )
 
     def __len__(self) -> int:
         return min(self._count, self.stream_length) * self._num_streams
@@ -63,11 +70,14 @@ class WorldModelSequenceBuffer:
             self._rows[name][:, slot] = value
         for name, value in row.stored.items():
             self._stored[name][:, slot] = value
+        self._selection.append(self._position, self._rows["is_first"][:, slot])
         self._count += 1
         self._position.fill_(self._count)
 
-    def can_sample(self, size: int, length: int) -> bool:
-        return self._has_windows(min(self._count, self.stream_length), size, length)
+    def can_sample(self, size: int, length: int, *, crosses_episodes: bool = True) -> bool:
+        if not self._has_windows(min(self._count, self.stream_length), size, length):
+            return False
+        return crosses_episodes or self._has_episode_windows(size, length)
 
     def could_sample(self, size: int, length: int) -> bool:
         return self._has_windows(self.stream_length, size, length)
@@ -76,20 +86,20 @@ class WorldModelSequenceBuffer:
         starts = held - length + 1
         return starts > 0 and starts * self._num_streams >= size
 
-    def sample(self, size: int, length: int, *, sampler: str) -> Batch:
-        """``size`` windows of ``length`` rows. Allowed only where ``can_sample`` is true.
+    def sample(self, size: int, length: int, *, sampler: Sampler, crosses_episodes: bool = True) -> Batch:
+        """Allowed only where ``can_sample`` is true.
 
         Everything that changes between two calls is a tensor, so that a CUDA graph can hold a call.
         """
-        device = self._rng.device
-        held = self._position.clamp(max=self.stream_length)
-        uniform = torch.rand(2, size, dtype=torch.float64, device=device, generator=self._rng)
-        stream = (uniform[0] * self._num_streams).long()
-        start = (uniform[1] * (held - length + 1)).long() + (self._position - held)
-        if sampler == "fresh_first":
-            stream, start = self._fresh_first(stream, start, length)
-        slot = (start.unsqueeze(1) + torch.arange(length, device=device)) % self.stream_length
+        self._prepare_selection(length, crosses_episodes=crosses_episodes)
+        stream, start = self._selection.drawn(
+            size, length, self._position, sampler=sampler, crosses_episodes=crosses_episodes
+        )
+        slot = (start.unsqueeze(1) + torch.arange(length, device=start.device)) % self.stream_length
         return self._window(RowIndex(stream=stream, slot=slot))
+
+    def prioritize(self, index: RowIndex, priority: Tensor, *, crosses_episodes: bool = True) -> None:
+        self._selection.assign(index, priority, crosses_episodes=crosses_episodes)
 
     def aged(self, stream: Tensor, age: Tensor) -> Batch:
         device = self._rng.device
@@ -117,7 +127,7 @@ class WorldModelSequenceBuffer:
         tail_start = max(self._count // self._chunk_length * self._chunk_length, self._count - self.stream_length, 0)
         return {
             "count": self._count,
-            "fresh": {str(length): int(taken) for length, taken in self._fresh.items()},
+            "selection": self._selection.get_state(),
             "tail": self._span(tail_start, self._count) if self._rows else {},
             "stored": {name: value[:, : self._count].clone() for name, value in self._stored.items()},
         }
@@ -126,7 +136,7 @@ class WorldModelSequenceBuffer:
         """Chunks first (``load_chunk``), then this."""
         self._count = state["count"]
         self._position.fill_(self._count)
-        self._fresh = {int(length): torch.full_like(self._position, taken) for length, taken in state["fresh"].items()}
+        self._counted.clear()
         if state["tail"]:
             tail_length = next(iter(state["tail"].values())).shape[1]
             self._write_span(self._count - tail_length, state["tail"])
@@ -134,22 +144,26 @@ class WorldModelSequenceBuffer:
             if name not in self._stored:
                 self._stored[name] = self._allocated(value[:, 0])
             self._stored[name][:, : value.shape[1]].copy_(value)
+        self._selection.set_state(state["selection"], position=self._position, **self._held_firsts())
 
-    def _fresh_first(self, stream: Tensor, start: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """The drawn windows, the first of them replaced by completed ones that were not handed out yet."""
-        size = len(stream)
-        completed = self._position // length * self._num_streams
-        oldest = (self._position - self.stream_length).clamp(min=0)
-        oldest = (oldest + length - 1) // length * self._num_streams
-        if length not in self._fresh:
-            self._fresh[length] = completed - size
-        taken = self._fresh[length]
-        first = torch.maximum(taken, oldest)
-        number = first + torch.arange(size, device=stream.device)
-        is_fresh = number < completed
-        taken.copy_(torch.maximum(first, torch.minimum(first + size, completed)))
-        stream = torch.where(is_fresh, number % self._num_streams, stream)
-        return stream, torch.where(is_fresh, number // self._num_streams * length, start)
+    def _has_episode_windows(self, size: int, length: int) -> bool:
+        """Counted once after each append: the answer makes the device wait, as the next action does anyway."""
+        if self._counted.get(length, (-1, 0))[0] != self._count:
+            self._prepare_selection(length, crosses_episodes=False)
+            count = self._selection.count(length, self._position, crosses_episodes=False)
+            self._counted[length] = (self._count, count)
+        return self._counted[length][1] >= size
+
+    def _prepare_selection(self, length: int, *, crosses_episodes: bool) -> None:
+        if not self._selection.is_prepared(length, crosses_episodes=crosses_episodes):
+            self._selection.prepare(length, crosses_episodes=crosses_episodes, **self._held_firsts())
+
+    def _held_firsts(self) -> dict[str, Any]:
+        """Which of the rows that are held begin an episode, from the oldest on."""
+        oldest = max(0, self._count - self.stream_length)
+        if not self._rows:
+            return {"is_first": torch.zeros(self._num_streams, 0, dtype=torch.bool), "oldest": oldest}
+        return {"is_first": self._rows["is_first"][:, self._slots(oldest, self._count)], "oldest": oldest}
 
     def _window(self, index: RowIndex) -> Batch:
         stream = index.stream.unsqueeze(1)

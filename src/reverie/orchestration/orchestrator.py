@@ -108,6 +108,7 @@ class Orchestrator:
                     self._afterwards()
                 while (action := self._next_action()) is not None and self._signals.received is None:
                     self._perform(action)
+                self._guard.finish()
                 if self._signals.received is not None:
                     self._display.say("Stopping: saving a checkpoint. Ctrl-C again leaves at once, unsaved.")
                     self.save()
@@ -195,7 +196,8 @@ class Orchestrator:
             self._enter_phase()
         assert hook.batch is not None, "only hooks with a batch wait for a buffer"
         assert self._buffer is not None, "the parser lets no batch through without a buffer"
-        return self._buffer.can_sample(hook.batch.windows_needed, hook.batch.length + self._workflow.context_rows)
+        length = hook.batch.length + self._workflow.context_rows
+        return self._buffer.can_sample(hook.batch.windows_needed, length, crosses_episodes=hook.batch.crosses_episodes)
 
     def _perform(self, action: Action) -> None:
         if action.phase_index != self._phase_index:

@@ -86,9 +86,15 @@ def _check_hook(hook: HookSpec, workflow: WorldModelWorkflow, *, where: str) -> 
 
 
 def _check_batch(batch: BatchSpec, buffer: Buffer, workflow: WorldModelWorkflow, *, where: str, name: str) -> None:
-    if batch.sampler not in buffer.samplers:
-        has = ", ".join(buffer.samplers)
-        raise ReverieError(f"{where}: the buffer '{name}' has no sampler '{batch.sampler}'; it has: {has}.")
+    for sampler in batch.samplers:
+        if sampler not in buffer.samplers:
+            has = ", ".join(buffer.samplers)
+            raise ReverieError(f"{where}: the buffer '{name}' has no sampler '{sampler}'; it has: {has}.")
+    if "fresh_first" in batch.samplers and not batch.crosses_episodes:
+        raise ReverieError(f"{where}: the sampler 'fresh_first' crosses episodes; choose another, or let it.")
+    if "prioritized" in batch.samplers and not workflow.gives_priorities:
+        kind = type(workflow).__name__
+        raise ReverieError(f"{where}: the sampler 'prioritized' needs priorities, which {kind} does not give.")
     if batch.length < workflow.min_batch_length:
         raise ReverieError(f"{where}: batch.length must be at least {workflow.min_batch_length}, got {batch.length}.")
     if not buffer.could_sample(batch.windows_needed, batch.length + workflow.context_rows):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal, get_args
 
+from reverie.buffers.base import Sampler
 from reverie.types import PhaseType, ReverieError
 
 HookKind = Literal["collect", "update", "evaluate"]
@@ -17,22 +18,29 @@ _PHASE_TYPES: tuple[PhaseType, ...] = get_args(PhaseType)
 _DURATION_KEYS = ("duration_steps", "duration_updates", "duration_cycles")
 _PHASE_KEYS = ("name", "type", "buffer", *_DURATION_KEYS, "train_ratio", "ratio_from", "controller", "workflow_hooks")
 _REPEAT_KEYS = ("repeat", "phases")
-_BATCH_KEYS = ("size", "length", "sampler")
+_BATCH_KEYS = ("size", "length", "sampler", "crosses_episodes")
 _RATIO_STARTS = ("start", "ready")
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSpec:
-    """``size`` sequences of ``length`` consecutive rows, drawn by the buffer's sampler of that name."""
+    """``size`` sequences of ``length`` consecutive rows, drawn by the buffer's sampler of that name, or by several."""
 
     size: int
     length: int
-    sampler: str = "uniform"
+    sampler: Sampler = "uniform"
+    crosses_episodes: bool = True
+    """Whether a sequence may begin in one episode and end in another."""
     min_windows: int | None = None
     """Windows that the buffer must hold before the first update, from which a train ratio then counts.
 
     None: the first update comes with the first batch that can be made, and those that were due before are made up for.
     """
+
+    @property
+    def samplers(self) -> tuple[str, ...]:
+        """The names of those that take part."""
+        return (self.sampler,) if isinstance(self.sampler, str) else tuple(name for name, _ in self.sampler)
 
     @property
     def windows_needed(self) -> int:
@@ -187,7 +195,9 @@ def _counts_from_ready(item: Mapping[str, Any], path: str) -> bool:
     start = _optional_text(item, "ratio_from", path)
     if start is not None and start not in _RATIO_STARTS:
         raise _mistake(f"{path}.ratio_from", f"unknown start {start!r}{_suggestion(start, _RATIO_STARTS)}")
-    return start == "ready" and item.get("train_ratio") is not None
+    if start == "ready" and item.get("train_ratio") is None:
+        raise _mistake(f"{path}.ratio_from", "this phase has no train_ratio to count; add one or remove it")
+    return start == "ready"
 
 
 def _waiting(hook: HookSpec) -> HookSpec:
@@ -225,7 +235,23 @@ def _batch(value: object, path: str) -> BatchSpec:
     _refuse_unknown_keys(batch, _BATCH_KEYS, path)
     size = _positive_int(_required(batch, "size", path), f"{path}.size")
     length = _positive_int(_required(batch, "length", path), f"{path}.length")
-    return BatchSpec(size, length, _optional_text(batch, "sampler", path) or "uniform")
+    crosses = batch.get("crosses_episodes")
+    if crosses is not None and not isinstance(crosses, bool):
+        raise _mistake(f"{path}.crosses_episodes", f"expected true or false, found {crosses!r}")
+    return BatchSpec(size, length, _sampler(batch, path), crosses is not False)
+
+
+def _sampler(batch: Mapping[str, Any], path: str) -> Sampler:
+    """A name, or names with fractions of a batch."""
+    if not isinstance(batch.get("sampler"), Mapping):
+        return _optional_text(batch, "sampler", path) or "uniform"
+    path, given = f"{path}.sampler", batch["sampler"]
+    for name, fraction in given.items():
+        if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
+            raise _mistake(f"{path}.{name}", f"expected a fraction above 0 and up to 1, found {fraction!r}")
+    if not math.isclose(math.fsum(given.values()), 1.0, abs_tol=1e-6):
+        raise _mistake(path, f"the fractions must add up to 1, found {math.fsum(given.values()):g}")
+    return tuple((str(name), float(fraction)) for name, fraction in given.items())
 
 
 def _mistake(path: str, reason: str) -> ReverieError:

@@ -78,6 +78,11 @@ class UpdateGuard:
         while len(self._judged) > self._lag:
             self._look_at(self._judged.popleft())
 
+    def finish(self) -> None:
+        """Look at what is still on the way; RunStoppedError as in ``judge``."""
+        while self._judged:
+            self._look_at(self._judged.popleft())
+
     @property
     def has_counted(self) -> bool:
         return bool(self._in_a_row)

@@ -31,12 +31,16 @@ class Update:
             with self.measuring("update"):
                 return self.hook(phase=self.phase).metrics
         with self.measuring("replay"):
-            length = self.batch.length + self.context_rows
-            batch = self.buffer.sample(self.batch.size, length, sampler=self.batch.sampler)
+            length, crosses = self.batch.length + self.context_rows, self.batch.crosses_episodes
+            batch = self.buffer.sample(self.batch.size, length, sampler=self.batch.sampler, crosses_episodes=crosses)
         with self.measuring("update"):
             result = self.hook(batch, phase=self.phase)
         if result.write_back is not None:
             with self.measuring("replay"):
                 self.buffer.write_back(batch.index, result.write_back)
+        if "prioritized" in self.batch.samplers:
+            assert result.priorities is not None, "checked before the first step: this workflow gives priorities"
+            with self.measuring("replay"):
+                self.buffer.prioritize(batch.index, result.priorities, crosses_episodes=crosses)
         self.last_batch = batch
         return result.metrics

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
 
 Step = TypeVar("Step", bound=Callable[..., Any])
+
+
+_MAX_VERSIONS = 64
+"""Of one function: one for each form of its arguments that a run meets. The compiler's own limit is eight."""
 
 
 class _Setting:
@@ -24,6 +29,16 @@ def steps_are_compiled() -> bool:
     return _Setting.is_on
 
 
+@contextmanager
+def eager_steps() -> Iterator[None]:
+    """Nothing is compiled inside: for code that comes rarely and with ever new shapes."""
+    before, _Setting.is_on = _Setting.is_on, False
+    try:
+        yield
+    finally:
+        _Setting.is_on = before
+
+
 def compiled_step(function: Step) -> Step:
     """Compiled where the run asks for it and gradients or captured graphs pay for it: on a CUDA device.
 
@@ -32,6 +47,7 @@ def compiled_step(function: Step) -> Step:
 
     @functools.cache
     def compiled() -> Callable[..., Any]:
+        setattr(torch._dynamo.config, "recompile_limit", _MAX_VERSIONS)  # noqa: B010, stubs do not know the name
         # One version per shape, and a graph break or a silent return to eager code would be an error.
         return torch.compile(function, fullgraph=True, dynamic=False)
 

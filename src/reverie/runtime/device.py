@@ -52,6 +52,8 @@ def chosen_device(name: str) -> torch.device:
 def prepare_torch(config: RuntimeConfig, device: torch.device) -> None:
     if config.is_deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it once, when CUDA starts
+    if device.type == "cuda":
+        torch.cuda.set_device(device.index or 0)  # streams and graphs are made on the current device
     torch.set_num_threads(config.threads)
     torch.set_flush_denormal(True)  # a decayed moment of 1e-40 would make every CPU product slow
     # The same switch as use_deterministic_algorithms, which would also import the compiler: seconds at every start.

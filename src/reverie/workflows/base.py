@@ -45,6 +45,8 @@ class UpdateResult:
     metrics: Metrics
     write_back: dict[str, Tensor] | None = None
     """New values [B, T, ...] of what the policy stored with the last T rows of the batch; finite ones only."""
+    priorities: Tensor | None = None
+    """How much each sequence of the batch is worth seeing again [B], for buffers whose sampler asks for it."""
 
 
 class WorldModelWorkflow(ABC):
@@ -59,6 +61,9 @@ class WorldModelWorkflow(ABC):
 
     min_batch_length: ClassVar[int] = 1
     """Rows that a training window must have at least."""
+
+    gives_priorities: ClassVar[bool] = False
+    """Whether every updating hook that takes a batch says how much its sequences are worth."""
 
     def initialize(self, context: WorkflowContext) -> None:
         """Take the parts from the context. Subclasses extend this; parameters are on their device afterwards."""

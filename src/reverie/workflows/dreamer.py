@@ -27,7 +27,7 @@ from reverie.components.representation_learners.latents import Latent
 from reverie.components.representation_learners.state_space_model import StateSpaceModel
 from reverie.components.return_computers.base import ReturnComputer
 from reverie.components.return_computers.td_lambda import replay_lambda_return
-from reverie.runtime.compilation import compiled_step
+from reverie.runtime.compilation import compiled_step, eager_steps
 from reverie.runtime.finite import SKIPPED
 from reverie.types import Batch, Metrics, Phase, Policy, ReverieError, Stateful, require
 from reverie.workflows.base import UpdateResult, WorldModelWorkflow
@@ -46,6 +46,7 @@ class Dreamer(WorldModelWorkflow):
 
     context_rows: ClassVar[int] = CONTEXT_ROWS
     min_batch_length: ClassVar[int] = 2  # a return needs a step to arrive at
+    gives_priorities: ClassVar[bool] = True
 
     def __init__(self, config: DreamerConfig) -> None:
         self._config = config
@@ -82,6 +83,15 @@ class Dreamer(WorldModelWorkflow):
         if learns != ("continue" in weights):
             verb = "learns: give" if learns else "does not learn: remove"
             raise ReverieError(f"`components.continue_head` {verb} `workflow.loss_weights.continue`.")
+        if config.has_discount_in_head and config.rounds_continues:
+            raise ReverieError(
+                "`workflow.rounds_continues` would round gamma away, which `workflow.has_discount_in_head` puts there: "
+                "set one of them to false."
+            )
+        if not learns and not config.has_discount_in_head:
+            raise ReverieError(
+                "`components.continue_head` is fixed at its own gamma: set `workflow.has_discount_in_head` to true."
+            )
         if config.slow_regularizer and self._critic.slow is None:
             raise ReverieError("`workflow.slow_regularizer` must be 0: `controller.critic` has no slow copy.")
         if "replay_value" in weights and self._credit.counts_own_reward:
@@ -120,10 +130,11 @@ class Dreamer(WorldModelWorkflow):
         metrics = learned.judged.metrics()
         metrics |= {f"loss/{name}": loss.detach().mean() for name, loss in learned.losses.items()}
         metrics |= self.step(learned, progress=phase.progress)
-        if self._config.replay_start == "initial":
-            return UpdateResult(metrics=metrics)
-        fresh = self._rssm.stored(learned.modelled.latents.detach())
-        return UpdateResult(metrics=metrics, write_back=unless_skipped(fresh, batch, metrics[SKIPPED].bool()))
+        result = UpdateResult(metrics=metrics, priorities=learned.modelled.surprise())
+        if self._config.replay_start == "stored":
+            fresh = self._rssm.stored(learned.modelled.latents.detach())
+            result.write_back = unless_skipped(fresh, batch, metrics[SKIPPED].bool())
+        return result
 
     def learned(self, carry: Latent, batch: Batch) -> Learned:
         """The losses of ``batch``, whose first row only leads from ``carry`` to the second."""
@@ -170,6 +181,7 @@ class Dreamer(WorldModelWorkflow):
         return seen
 
     @torch.no_grad()
+    @eager_steps()  # episodes have many lengths
     def open_loop(self, batch: Batch, *, is_context: Tensor) -> OpenLoop:
         """See ``PredictsOpenLoop``. It starts from the latents that were stored with the context row."""
         carry = self._rssm.restored({key: value[:, 0] for key, value in batch.stored.items()})

@@ -22,6 +22,10 @@ class Modelled:
     """The loss of each decoded key."""
     losses: dict[str, Tensor]
 
+    def surprise(self) -> Tensor:
+        """[B]: how wrong the model was about what it saw and what that was worth."""
+        return (self.losses["reconstruction"] + self.losses["reward"]).detach().mean(1)
+
 
 @dataclass(kw_only=True, slots=True)
 class Dreamed:

@@ -1,0 +1,148 @@
+"""Chooses windows: uniformly, fresh ones first, by age, by priority, or each for a share of a batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, Tensor
+
+from reverie.buffers.base import Sampler
+from reverie.buffers.priorities import Priorities
+from reverie.buffers.windows import AnyWindows, EpisodeWindows, Windows
+from reverie.types import RowIndex, State
+
+SAMPLERS = ("uniform", "fresh_first", "recent", "prioritized")
+
+
+def shares(size: int, sampler: Sampler) -> list[tuple[str, int]]:
+    """How many of ``size`` windows each sampler chooses: whole numbers, the largest remainders rounded up."""
+    if isinstance(sampler, str):
+        return [(sampler, size)]
+    exact = [(name, fraction * size) for name, fraction in sampler]
+    whole = {name: int(number) for name, number in exact}
+    by_remainder = sorted(exact, key=lambda one: int(one[1]) - one[1])  # stable: earlier names win
+    for name, _ in by_remainder[: size - sum(whole.values())]:
+        whole[name] += 1
+    return [(name, count) for name, count in whole.items() if count]
+
+
+class Selection:
+    """The windows of a ring of rows, by length and by whether they may cross the border of an episode.
+
+    What a sampler needs is made when it is first asked for, from the rows that are there, and kept up to date from then
+    on. A draw looks at no value, so that a CUDA graph can hold it.
+    """
+
+    def __init__(self, *, num_streams: int, stream_length: int, exponent: float, rng: Generator) -> None:
+        self._num_streams, self._stream_length = num_streams, stream_length
+        self._exponent, self._rng = exponent, rng
+        self._fresh: dict[int, Tensor] = {}
+        """By window length: how many completed windows have been handed out."""
+        self._windows: dict[tuple[int, bool], Windows] = {}
+        self._priorities: dict[tuple[int, bool], Priorities] = {}
+
+    def append(self, row: Tensor, is_first: Tensor) -> None:
+        for windows in self._windows.values():
+            windows.append(row, is_first)
+        for priorities in self._priorities.values():
+            priorities.append(row)
+
+    def prepare(self, length: int, *, crosses_episodes: bool, is_first: Tensor, oldest: int) -> None:
+        """Number the windows of the rows that are held, ``is_first`` [N, rows] from row ``oldest`` on."""
+        sizes = {"num_streams": self._num_streams, "stream_length": self._stream_length}
+        made = (
+            AnyWindows(length, **sizes)
+            if crosses_episodes
+            else EpisodeWindows(length, is_first=is_first, oldest=oldest, stream_length=self._stream_length)
+        )
+        self._windows[length, crosses_episodes] = made
+
+    def is_prepared(self, length: int, *, crosses_episodes: bool) -> bool:
+        return (length, crosses_episodes) in self._windows
+
+    def count(self, length: int, position: Tensor, *, crosses_episodes: bool) -> int:
+        """How many windows there are. Waits for the device."""
+        return int(self._windows[length, crosses_episodes].span(position)[1])
+
+    def drawn(
+        self, size: int, length: int, position: Tensor, *, sampler: Sampler, crosses_episodes: bool
+    ) -> tuple[Tensor, Tensor]:
+        """(stream [B], number of the first row [B]) of ``size`` windows when ``position`` rows have come."""
+        uniform = torch.rand(2, size, dtype=torch.float64, device=self._rng.device, generator=self._rng)
+        found, done = [], 0
+        for name, count in shares(size, sampler):
+            part = uniform[:, done : done + count]
+            found.append(self._chosen(name, part, length, position, crosses_episodes=crosses_episodes))
+            done += count
+        if len(found) == 1:
+            return found[0]
+        streams, starts = zip(*found, strict=True)
+        return torch.cat(streams), torch.cat(starts)
+
+    def assign(self, index: RowIndex, priority: Tensor, *, crosses_episodes: bool) -> None:
+        """New priorities [B] of sampled windows."""
+        self._priorities[index.slot.shape[1], crosses_episodes].assign(index, priority)
+
+    def get_state(self) -> State:
+        priorities = [
+            {"length": length, "crosses_episodes": crosses, **one.get_state()}
+            for (length, crosses), one in self._priorities.items()
+        ]
+        return {"fresh": {str(length): int(taken) for length, taken in self._fresh.items()}, "priorities": priorities}
+
+    def set_state(self, state: State, *, is_first: Tensor, oldest: int, position: Tensor) -> None:
+        """The rows come first: windows are numbered anew from them."""
+        self._fresh = {int(length): torch.full_like(position, taken) for length, taken in state["fresh"].items()}
+        self._windows, self._priorities = {}, {}
+        for saved in state["priorities"]:
+            length, crosses = saved["length"], saved["crosses_episodes"]
+            self.prepare(length, crosses_episodes=crosses, is_first=is_first, oldest=oldest)
+            self._prioritized(length, position, crosses_episodes=crosses).set_state(saved)
+
+    def _chosen(
+        self, name: str, uniform: Tensor, length: int, position: Tensor, *, crosses_episodes: bool
+    ) -> tuple[Tensor, Tensor]:
+        if name == "prioritized":
+            stream, slot = self._prioritized(length, position, crosses_episodes=crosses_episodes).drawn(uniform[1])
+            oldest = (position - self._stream_length).clamp(min=0)
+            return stream, oldest + (slot - oldest) % self._stream_length
+        if crosses_episodes and name != "recent":
+            held = position.clamp(max=self._stream_length)
+            stream = (uniform[0] * self._num_streams).long()
+            start = (uniform[1] * (held - length + 1)).long() + (position - held)
+            return (stream, start) if name == "uniform" else self._fresh_first(stream, start, length, position)
+        windows = self._windows[length, crosses_episodes]
+        first, count = windows.span(position)
+        if name == "uniform":
+            return windows.place(first + (uniform[1] * count).long())
+        # exp(u log(n + 1)) has the density 1 / age: the newest window is twice as likely as the one before it.
+        age = (uniform[1] * (count + 1).log()).exp().long().clamp(min=1)
+        return windows.place(first + count - torch.minimum(age, count))
+
+    def _prioritized(self, length: int, position: Tensor, *, crosses_episodes: bool) -> Priorities:
+        key = (length, crosses_episodes)
+        if key not in self._priorities:
+            self._priorities[key] = Priorities(
+                self._windows[key],
+                length=length,
+                num_streams=self._num_streams,
+                stream_length=self._stream_length,
+                exponent=self._exponent,
+                position=position,
+            )
+        return self._priorities[key]
+
+    def _fresh_first(self, stream: Tensor, start: Tensor, length: int, position: Tensor) -> tuple[Tensor, Tensor]:
+        """The drawn windows, the first of them replaced by completed ones that were not handed out yet."""
+        size = len(stream)
+        completed = position // length * self._num_streams
+        oldest = (position - self._stream_length).clamp(min=0)
+        oldest = (oldest + length - 1) // length * self._num_streams
+        if length not in self._fresh:
+            self._fresh[length] = completed - size
+        taken = self._fresh[length]
+        first = torch.maximum(taken, oldest)
+        number = first + torch.arange(size, device=stream.device)
+        is_fresh = number < completed
+        taken.copy_(torch.maximum(first, torch.minimum(first + size, completed)))
+        stream = torch.where(is_fresh, number % self._num_streams, stream)
+        return stream, torch.where(is_fresh, number // self._num_streams * length, start)
