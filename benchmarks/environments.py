@@ -179,7 +179,8 @@ def measured(name: str, *, seconds: float, rounds: int, tries: int) -> dict[str,
         others, start = _seconds_of_others(), time.perf_counter()
         rated = {key: _rate(step, seconds) * count for key, (step, count) in steppers.items()}
         processors = (time.perf_counter() - start) * (os.cpu_count() or 1)
-        tried.append(((_seconds_of_others() - others) / processors, rated))
+        # The machine counts in ticks and a process exactly, so that the difference may fall below nothing.
+        tried.append((max(0.0, _seconds_of_others() - others) / processors, rated))
     for through in (here, one, many):
         through.env.close()
     kept = sorted(tried, key=lambda one: one[0])[:rounds]

@@ -12,9 +12,11 @@ from typing import Any
 
 import crafter
 import numpy as np
+import opensimplex
 import pytest
 
 from reverie.environments.crafter import CrafterEnvironment, OrderedSet, task_info, task_names
+from reverie.environments.crafter_noise import FixedNoise
 from reverie.types import ReverieError, Space, Timestep
 
 STEPS = 185
@@ -63,6 +65,27 @@ def digest() -> str:
         sha.update(timestep.obs["image"].tobytes() + np.float64(timestep.reward).tobytes())
     sha.update(creatures(one).encode())
     return sha.hexdigest()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 5, 2**31 - 1])
+def test_the_world_is_that_of_the_library_to_the_last_creature(seed: int) -> None:
+    """And so is its generator, or the first steps would draw something else."""
+    bare, ours = crafter.Env(seed=seed), env()
+    ours.reset(seed)
+    bare.reset()
+    assert np.array_equal(ours._env._world._mat_map, bare._world._mat_map)
+    assert np.array_equal(ours._env._world._obj_map, bare._world._obj_map)
+    assert creatures(ours) == repr([(type(each).__name__, each.pos.tolist()) for each in bare._world.objects])
+    assert ours._env._world.random.random_sample() == bare._world.random.random_sample()
+    assert {"path", "coal", "tree", "sand"} <= {bare._world._mat_names[one] for one in np.unique(bare._world._mat_map)}
+
+
+def test_the_noise_of_fixed_points_is_that_of_the_library() -> None:
+    points = [tuple(point) for point in np.random.default_rng(0).uniform(-40, 40, (500, 3)).tolist()]
+    noise = FixedNoise(opensimplex, points)
+    for seed in (0, 7):
+        simplex = opensimplex.OpenSimplex(seed)
+        assert noise.values(seed).tolist() == [simplex.noise3d(*point) for point in points]
 
 
 def test_the_frames_are_those_of_the_library() -> None:

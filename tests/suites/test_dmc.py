@@ -83,6 +83,62 @@ def test_an_episode_is_that_of_dm_control_with_each_action_played_twice() -> Non
     env.close()
 
 
+@pytest.mark.parametrize("task", [*PROPRIO_TASKS.split(), "quadruped_run", "humanoid_walk", "dog_walk", "lqr_lqr_2_1"])
+def test_the_shortcuts_lead_to_the_bits_of_dm_control(task: str) -> None:
+    env = DmcEnvironment(task=f"dmc_{task}")
+    from dm_control.suite.wrappers import action_scale
+
+    domain = next(name for name in ("ball_in_cup", task.partition("_")[0]) if task.startswith(name))
+    native = bare(domain, task.removeprefix(f"{domain}_"), seed=0)
+    assert type(native.physics.named.data.qpos) is not type(env._env.physics.named.data.qpos)
+    for one in (native, env._env):
+        one.task.random.seed(5)
+        one.reset()
+    scaled = action_scale.Wrapper(native, minimum=-1.0, maximum=1.0) if "lqr" not in task else native
+    for action in actions(env, 30):
+        seen, shown = env.step(action), scaled.step(np.clip(action.astype(np.float64), -1, 1))
+        assert {key: value.tolist() for key, value in seen.obs.items()} == vectors(shown.observation)
+        assert seen.reward == shown.reward
+        assert env._env.physics.get_state().tobytes() == native.physics.get_state().tobytes()
+    env.close()
+
+
+def test_names_mean_what_they_mean_in_dm_control_at_first_and_when_they_are_remembered() -> None:
+    env, native = DmcEnvironment(task="dmc_walker_walk"), bare("walker", "walk", seed=0)
+    ours, theirs = env._env.physics.named.data, native.physics.named.data
+    keys = [
+        "torso", ("torso",), ("torso", "zz"), (slice(1, None), ["xx", "xz"]), (slice(1), ["xx", "xz"]),
+        ["torso", "left_leg"], (["torso", "left_leg"], "zz"), (["left_leg", "torso"], ["zz", "xx"]),
+        1, True, [1], [True] * 8, (1, "xx"), (True, "xx"), slice(None), np.array([2, 1]), (slice(2, 3), 1),
+    ]  # fmt: skip
+    for _ in range(2):
+        for key in keys:
+            assert ours.xmat[key].tolist() == theirs.xmat[key].tolist(), key
+    for wrong, error in (("tors", KeyError), (["tors"], KeyError), ("", IndexError), (None, IndexError)):
+        for one in (ours, theirs):
+            with pytest.raises(error):
+                one.xmat[wrong]
+    ours.qpos["rootz"] = 3.0
+    assert env._env.physics.data.qpos[0] == 3.0
+    env.close()
+
+
+@pytest.mark.parametrize("task", ["walker_walk", "cartpole_swingup"])
+def test_a_simulation_that_explodes_is_the_error_of_dm_control(task: str) -> None:
+    """With and without a step of our own: the cartpole has an integrator that dm_control steps."""
+    env = DmcEnvironment(task=f"dmc_{task}")
+    from dm_control.rl.control import PhysicsError
+
+    env.reset(0)
+    assert ("step" in vars(env._env.physics)) == (task == "walker_walk")
+    env._env.physics.data.qvel[:] = 1e12
+    with pytest.raises(PhysicsError, match="mjWARN_BADQ"):
+        env.step(actions(env, 1)[0])
+    env.reset(0)
+    env.step(actions(env, 1)[0])
+    env.close()
+
+
 @pytest.mark.parametrize(("task", "camera"), [("cartpole_swingup", 0), ("quadruped_run", 2)])
 def test_the_picture_is_that_of_the_published_camera(task: str, camera: int) -> None:
     env = DmcEnvironment(task=f"dmc_{task}", observation="both", size=48, frame_stack=3)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from reverie.environments.episodes import EpisodeTracker
+from reverie.environments.parallel import separate
 from reverie.environments.parallel.maker import Maker
 from reverie.environments.parallel.separate import SeparateEnvironments
 from reverie.runtime.processors import processor_shares
@@ -70,6 +71,8 @@ class World(Environment):
             raise ReverieError("own_world cannot do 3: choose another action.")
         if action == 4:
             time.sleep(600)
+        if self._mode == "slow":
+            time.sleep(0.004)  # longer than anybody stays awake for it
         self._steps += 1
         return self._timestep()
 
@@ -272,6 +275,48 @@ def test_deaths_of_a_shared_process_are_counted_for_the_simulator_that_failed() 
         envs.close()
 
 
+def test_workers_may_be_slower_than_anybody_stays_awake_for() -> None:
+    slow, quick = worlds(num_envs=4, num_workers=2, mode="slow"), worlds(num_envs=4, num_workers=2)
+    try:
+        assert words(slow.observe()) == words(quick.observe())
+        for _ in range(9):
+            assert words(slow.step(action(*[0] * 4))) == words(quick.step(action(*[0] * 4)))
+        time.sleep(0.01)  # a learner that takes its time
+        assert words(slow.step(action(*[0] * 4))) == words(quick.step(action(*[0] * 4)))
+    finally:
+        slow.close()
+        quick.close()
+
+
+@pytest.mark.parametrize("culprit", [0, 1, 2])
+def test_a_death_between_calm_steps_is_noticed_whichever_worker_it_is(culprit: int) -> None:
+    """Where no episode ends, nobody asks the environments one by one."""
+    envs = worlds(num_envs=3, num_workers=3, length=50)
+    try:
+        envs.observe()
+        for _ in range(4):
+            envs.step(action(0, 0, 0))
+        os.kill(pids(envs)[culprit], signal.SIGKILL)
+        assert envs.step(action(0, 0, 0)).lost == {culprit}
+        assert envs.step(action(0, 0, 0)).is_first.tolist() == [index == culprit for index in range(3)]
+        assert not envs.step(action(0, 0, 0)).is_first.any()
+        assert envs.deaths == 1
+    finally:
+        envs.close()
+
+
+def test_only_workers_with_a_processor_of_their_own_stay_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    share = sorted(os.sched_getaffinity(0))[:1]
+    for shares, expected in (([share, share], [0.0, separate._AWAKE_SECONDS]), ([[], []], [0.0, 0.0])):
+        monkeypatch.setattr(separate, "processor_shares", lambda _, shares=shares: shares)
+        envs = worlds(num_envs=2, num_workers=2)
+        try:
+            assert [process._awake_seconds for process in envs._processes] == expected
+            assert envs.observe().is_first.all()
+        finally:
+            envs.close()
+
+
 def test_workers_share_out_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     envs = worlds(num_envs=2, num_workers=2)
     try:
@@ -404,7 +449,7 @@ def test_a_refusal_leaves_no_answer_unread() -> None:
             envs.step(action(3, 0))
         calm.step(action(0, 0))
         assert torch.equal(calm.observe().obs["image"][1], torch.from_numpy(envs._board.obs["image"][1].copy()))
-        assert not envs._seats[1].process._channel.poll()  # type: ignore[attr-defined]
+        assert not envs._seats[1].process._line.has_message()  # type: ignore[attr-defined]
     finally:
         envs.close()
         calm.close()

@@ -12,6 +12,7 @@ import numpy as np
 
 from reverie.environments.actions import class_index
 from reverie.environments.base import Environment, Resume, TaskInfo, simulator_package
+from reverie.environments.crafter_world import generate_world
 from reverie.environments.task_lines import described, require_task, unavailable
 from reverie.types import ReverieError, Space, Spaces, Timestep, require
 
@@ -39,6 +40,7 @@ class CrafterEnvironment(Environment):
         self.episode_steps = episode_steps
         crafter = simulator_package("crafter", task=task, extra="crafter")
         self._env: Any = crafter.Env(size=(size, size), reward=task == "crafter_reward", length=episode_steps, seed=0)
+        self._objects = simulator_package("crafter.objects", task=task, extra="crafter")
         _keep_chunks_in_order(self._env._world)
         self._env._sem_view = _nothing  # a map drawn at every step for an info that nobody here reads
         image = Space(shape=(size, size, 3), dtype="uint8")
@@ -46,9 +48,7 @@ class CrafterEnvironment(Environment):
         self.spaces = Spaces(obs={"image": image}, action=action)
 
     def reset(self, seed: int) -> Timestep:
-        # Crafter seeds an episode by this pair; the first episode of a new environment has number 1.
-        self._env._seed, self._env._episode = seed, 0
-        image = self._env.reset()
+        image = self._begun(seed)
         return Timestep(obs={"image": _own(image)}, reward=0.0, is_first=True, is_last=False, is_terminal=False)
 
     def step(self, action: np.ndarray) -> Timestep:
@@ -83,6 +83,19 @@ class CrafterEnvironment(Environment):
         if not rates:
             return {}
         return {"crafter_score": math.exp(sum(math.log(1.0 + 100.0 * rate) for rate in rates) / len(rates)) - 1.0}
+
+    def _begun(self, seed: int) -> np.ndarray:
+        """What ``crafter.Env.reset`` does, with `generate_world` in the place of its own."""
+        env, world = self._env, self._env._world
+        # Crafter seeds an episode by this pair; the first episode of a new environment has number 1.
+        env._seed, env._episode, env._step = seed, 1, 0
+        world.reset(seed=hash((env._seed, env._episode)) % (2**31 - 1))
+        env._update_time()
+        env._player = self._objects.Player(world, (world.area[0] // 2, world.area[1] // 2))
+        env._last_health, env._unlocked = env._player.health, set()
+        world.add(env._player)
+        generate_world(world, env._player)
+        return env._obs()
 
     def _unseen_image(self) -> np.ndarray:
         """A black image in the place of one, which costs the world's generator what a drawn one does."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from reverie.environments.actions import require_finite
 from reverie.environments.base import Environment, Resume, TaskInfo
+from reverie.environments.dmc_shortcuts import take_shortcuts
 from reverie.environments.rendering.choice import blind_package, drawing_package, first_drawing
 from reverie.environments.task_lines import described, require_task, unavailable
 from reverie.types import ReverieError, Space, Spaces, Timestep, require, require_choice
@@ -198,7 +199,9 @@ def _loaded(task: str, *, is_drawn: bool) -> Any:
         # dm_control 1.0.28 calls it for the quadruped, and numpy 2.4 has dropped the old name of isin.
         setattr(np, "in1d", np.isin)  # noqa: B010, pyright knows that the name is gone
     # The random springs of lqr are drawn when it is made, so this seed makes the same system every time.
-    return suite.load(*_BY_NAME[task], task_kwargs={"random": 0})
+    env = suite.load(*_BY_NAME[task], task_kwargs={"random": 0})
+    take_shortcuts(env.physics)
+    return env
 
 
 def _action_range(spec: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -27,11 +27,20 @@ class Maker:
     def __call__(self) -> Environment:
         return getattr(importlib.import_module(self.module), self.name)(**self.arguments)
 
-    def spec(self, *, count: int, processors: Sequence[int], sys_path: list[str] | None, file: str | None) -> bytes:
-        """What `worker_server.py` is told first: make ``count`` simulators, and stay on these ``processors``."""
+    def spec(
+        self,
+        *,
+        count: int,
+        processors: Sequence[int],
+        awake_seconds: float,
+        sys_path: list[str] | None,
+        file: str | None,
+    ) -> bytes:
+        """What `worker_server.py` is told first: what to make and how often, and where and how to wait for work."""
         spec = {
             "count": count,
             "processors": list(processors),
+            "awake_seconds": awake_seconds,
             "sys_path": sys_path,
             "file": file,
             "module": self.module,

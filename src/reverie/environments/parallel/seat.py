@@ -57,10 +57,6 @@ class Seat(Protocol):
 
     def begin_replay(self, seed: int, actions: np.ndarray) -> None: ...
 
-    def flush(self) -> None:
-        """Send what was begun. ``finish`` does it too; before it, many processes can be set to work."""
-        ...
-
     def finish(self) -> Mapping[str, float]: ...
 
     def get_state(self) -> State: ...
@@ -109,9 +105,6 @@ class InlineSeat:
         timestep = self._environment.replay(seed, actions)
         self._board.write(self._index, timestep)
         self._scores = timestep.scores
-
-    def flush(self) -> None:
-        """Nothing waits: what is begun here is done."""
 
     def finish(self) -> Mapping[str, float]:
         return self._scores

@@ -23,6 +23,8 @@ from reverie.types import Observation, ReverieError, State
 
 _NO_SCORES: Mapping[int, Mapping[str, float]] = {}
 _NOBODY: frozenset[int] = frozenset()
+_AWAKE_SECONDS = 100e-6
+"""How long a process that waits for another one looks before it sleeps: about what waking it costs both of them."""
 
 
 class SeparateEnvironments(VectorEnvironment):
@@ -47,6 +49,8 @@ class SeparateEnvironments(VectorEnvironment):
         self._make = make
         self._memory = shared_memory()
         self._seats: list[Seat] = []
+        self._processes: list[WorkerProcess] = []
+        self._awake_seconds = 0.0
         self._slots: list[Slot] = []
         self._shown: Observation | None = None
         self._no_flags = torch.zeros(num_envs, dtype=torch.bool)
@@ -141,8 +145,17 @@ class SeparateEnvironments(VectorEnvironment):
             assert isinstance(make, Maker), "a worker process is told by name what to make"
             borders = [self.num_envs * worker // self._num_workers for worker in range(self._num_workers + 1)]
             shares = processor_shares(self._num_workers)
+            self._awake_seconds = _AWAKE_SECONDS if all(shares) else 0.0
             for (first, last), share in zip(pairwise(borders), shares, strict=True):
-                process = WorkerProcess(make, count=last - first, memory=self._memory.fileno(), processors=share)
+                process = WorkerProcess(
+                    make,
+                    count=last - first,
+                    memory=self._memory.fileno(),
+                    processors=share,
+                    # The first one shares its processor with this process, which must find it free.
+                    awake_seconds=self._awake_seconds if first > 0 else 0.0,
+                )
+                self._processes.append(process)
                 self._seats.extend(WorkerSeat(process, number) for number in range(last - first))
                 if first == 0 and make.needs_rendering:
                     # The first one finds out how this machine draws; the others find the answer where it left it.
@@ -155,6 +168,25 @@ class SeparateEnvironments(VectorEnvironment):
         for slot in slots:
             slot.begin()
         self._flush()
+        if not self._is_calm(previous):
+            self._finish(slots, previous)
+        self.seconds += time.perf_counter() - start
+
+    def _is_calm(self, previous: Observation | None) -> bool:
+        """Wait for all workers. Whether no episode ends or begins, before or now: then a slot has nothing to finish."""
+        is_done = [
+            # Where one has finished, a processor is free to wait on for the others.
+            process.is_all_done(awake_seconds=self._awake_seconds if index else 0.0)
+            for index, process in enumerate(self._processes)
+        ]
+        was_calm = previous is not None and previous.is_first is self._no_flags
+        if not was_calm or not all(is_done) or self._board.has_flags:
+            return False
+        for process in self._processes:
+            process.skip_answers()
+        return True
+
+    def _finish(self, slots: Sequence[Slot], previous: Observation | None) -> None:
         refusal: ReverieError | None = None
         for slot in slots:  # all of them: an answer that stays unread would be taken for the next one
             try:
@@ -163,11 +195,11 @@ class SeparateEnvironments(VectorEnvironment):
                 refusal = refusal or error
         if refusal is not None:
             raise refusal
-        self.seconds += time.perf_counter() - start
 
     def _flush(self) -> None:
-        for seat in self._seats:
-            seat.flush()
+        # The first one last: it begins when this process sleeps, the others at once.
+        for process in reversed(self._processes):
+            process.flush()
 
     def _observation(self) -> Observation:
         board, none = self._board, self._no_flags

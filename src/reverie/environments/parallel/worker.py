@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +57,6 @@ class WorkerSeat:
     def begin_replay(self, seed: int, actions: np.ndarray) -> None:
         self._ask(b"p" + struct.pack("<q", seed) + actions.tobytes())
 
-    def flush(self) -> None:
-        self.process.flush()
-
     def finish(self) -> Mapping[str, float]:
         kind, body = self._answer()
         return json.loads(body) if kind == b"i" else {}
@@ -102,8 +98,10 @@ class WorkerSeat:
 class WorkerProcess:
     """Starts at once and in the background; ``introductions`` waits until its ``count`` simulators are there."""
 
-    def __init__(self, maker: Maker, *, count: int, memory: int, processors: Sequence[int] = ()) -> None:
-        """``processors`` are those that it stays on; none stand for all."""
+    def __init__(
+        self, maker: Maker, *, count: int, memory: int, processors: Sequence[int] = (), awake_seconds: float = 0.0
+    ) -> None:
+        """``processors`` are those that it stays on; none stand for all. ``awake_seconds``: see `Line.receive`."""
         self.generation = 0
         """Grows with each restart: a seat of an older one has lost its simulator."""
         self.layouts: dict[int, dict[str, Any]] = {}
@@ -115,6 +113,8 @@ class WorkerProcess:
         self._count = count
         self._memory = memory
         self._processors = processors
+        self._awake_seconds = awake_seconds
+        self._all_step = [(number, worker_server.ALL_STEP) for number in range(count)]
         self._introductions: list[Introduction] = []
         self._is_closed = False
         # What simulators print belongs to nobody's screen; the end of it is shown when one dies.
@@ -140,17 +140,34 @@ class WorkerProcess:
 
     def flush(self) -> None:
         if self._waiting:
-            bundle, self._waiting = worker_server.bundled(self._waiting), []
-            self._send(bundle)
+            asked, self._waiting = self._waiting, []
+            self._asked.append([number for number, _ in asked])
+            self._send(worker_server.ALL_STEP if asked == self._all_step else worker_server.bundled(asked))
+
+    def is_all_done(self, *, awake_seconds: float) -> bool:
+        """Wait for the answers to what was flushed last. False where there is more to know, which ``answer`` tells."""
+        if not self._asked:
+            return True
+        try:
+            message = self._line.receive(awake_seconds=awake_seconds)
+        except (EOFError, OSError):
+            return False  # whoever asks next hears that again
+        self._heard.append(message)
+        return message == worker_server.ALL_DONE
 
     def answer(self, number: int) -> tuple[bytes, bytes]:
         self.flush()
         while number not in self._answers:
             kind, body = self._received()
-            assert kind == b"b", f"the worker answered {kind!r}"
-            self._answers.update(worker_server.unbundled(body))
+            asked = self._asked.pop(0)
+            self._answers.update(worker_server.unbundled(body) if kind == b"b" else dict.fromkeys(asked, kind))
         message = self._answers.pop(number)
         return message[:1], message[1:]
+
+    def skip_answers(self) -> None:
+        """After ``is_all_done``: nobody will ask for them."""
+        self._heard.clear()
+        self._asked.clear()
 
     def busy_simulator(self) -> int | None:
         return next((number for number, is_busy in self.is_busy.items() if is_busy[0]), None)
@@ -178,16 +195,20 @@ class WorkerProcess:
         self._is_closed = True
         if self._process.poll() is None:
             with suppress(OSError):  # it may die in this moment
-                self._channel.send_bytes(worker_server.bundled([(number, b"c") for number in range(self._count)]))
-                self._channel.poll(_CLOSING_SECONDS)
+                self._line.send(worker_server.bundled([(number, b"c") for number in range(self._count)]))
+                self._line.has_message(within_seconds=_CLOSING_SECONDS)
         self._end()
         self._log.close()
 
     def _start(self) -> None:
         self._waiting: list[tuple[int, bytes]] = []
+        self._asked: list[list[int]] = []
+        """The simulators of each bundle that was not answered yet."""
+        self._heard: list[bytes] = []
+        """Messages that came and were not read yet."""
         self._answers: dict[int, bytes] = {}
         ours, theirs = socket.socketpair()
-        self._channel = Connection(ours.detach())
+        self._line = worker_server.Line(ours.detach())
         fds = (theirs.fileno(), self._memory)
         is_own = self._maker.interpreter is None
         python = (
@@ -209,16 +230,23 @@ class WorkerProcess:
             os.close(log)
             theirs.close()
         file = None if is_own else sys.modules[self._maker.module].__file__
-        sys_path = sys.path if is_own else None
-        self._send(self._maker.spec(count=self._count, processors=self._processors, sys_path=sys_path, file=file))
+        self._send(
+            self._maker.spec(
+                count=self._count,
+                processors=self._processors,
+                awake_seconds=self._awake_seconds,
+                sys_path=sys.path if is_own else None,
+                file=file,
+            )
+        )
 
     def _send(self, message: bytes) -> None:
         with suppress(OSError):  # its answer will be missing too, and says so in one place
-            self._channel.send_bytes(message)
+            self._line.send(message)
 
     def _received(self) -> tuple[bytes, bytes]:
         try:
-            message = self._channel.recv_bytes()
+            message = self._heard.pop(0) if self._heard else self._line.receive()
         except (EOFError, OSError) as error:
             raise DeadSimulatorError(self._cause(), self._log_tail()) from error
         kind, body = message[:1], message[1:]
@@ -243,7 +271,7 @@ class WorkerProcess:
         return self._log.read().decode(errors="replace").strip()
 
     def _end(self) -> None:
-        self._channel.close()
+        self._line.close()
         with suppress(ProcessLookupError, PermissionError):  # macOS refuses where only zombies are left
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

@@ -2,7 +2,7 @@
 
 It stands alone (standard library and numpy) because a simulator may need an interpreter that is too old for Reverie.
 Observations and actions lie in memory that both sides map. Commands pass over a socket in bundles, one command for some
-or all of the simulators, and the answers come back in one bundle: a message costs more than many a simulator's step.
+or all of the simulators, and the answers come back in one bundle: a message costs as much as many a simulator's step.
 """
 
 from __future__ import annotations
@@ -15,19 +15,28 @@ import json
 import mmap
 import os
 import pickle
+import select
 import signal
+import socket
 import struct
 import sys
 import threading
 import time
 import traceback
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 _PARENT_IS_GONE = (EOFError, BrokenPipeError, ConnectionResetError)
 _HEADER = struct.Struct("<HI")
 """Before each message of a bundle: the number of its simulator, and its length."""
+_ENVELOPE = struct.Struct("<Id")
+"""Before each message on the socket: its length, and when it was sent."""
+_MOST_BYTES = 2**16
+"""Read from the socket at once."""
+ALL_STEP = b"s"
+"""In the place of a bundle: every simulator of the process steps."""
+ALL_DONE = b"d"
+"""In the place of a bundle of answers: those that were asked have nothing to say but that it is done."""
 
 
 def main() -> None:
@@ -37,10 +46,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: None)
     faulthandler.enable()  # a crash in C code leaves its traceback in the log that the parent keeps
     threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
-    channel = Connection(int(sys.argv[1]))
     try:
         with contextlib.suppress(*_PARENT_IS_GONE):
-            _serve(channel, memory=int(sys.argv[2]))
+            _serve(Line(int(sys.argv[1])), memory=int(sys.argv[2]))
     except BaseException:
         traceback.print_exc()
     finally:
@@ -63,25 +71,86 @@ def _leave() -> None:
     os._exit(0)
 
 
-def _serve(channel: Connection, memory: int) -> None:
-    spec = json.loads(channel.recv_bytes().decode())
+class Line:
+    """One end of a socket that carries whole messages."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLIN)
+        self._unread = bytearray()
+        self._last_wait = 0.0
+
+    def send(self, message: bytes) -> None:
+        self._socket.sendall(_ENVELOPE.pack(len(message), time.perf_counter()) + message)
+
+    def receive(self, *, awake_seconds: float = 0.0) -> bytes:
+        """The next message. Looks for it so long before it sleeps: to wake a process can take longer than it works.
+
+        It sleeps at once where the last message was sent later than that: then the other side has other things to do,
+        perhaps on this processor.
+        """
+        start = time.perf_counter()
+        if self._last_wait < awake_seconds and not self._unread:
+            while not self._poll.poll(0) and time.perf_counter() < start + awake_seconds:
+                os.sched_yield()
+        message = self._taken(since=start)
+        while message is None:
+            received = self._socket.recv(_MOST_BYTES)
+            if not received:
+                raise EOFError
+            self._unread += received
+            message = self._taken(since=start)
+        return message
+
+    def has_message(self, *, within_seconds: float = 0.0) -> bool:
+        """Whether something was sent, or the other end is closed."""
+        return bool(self._poll.poll(1000.0 * within_seconds))
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _taken(self, *, since: float) -> bytes | None:
+        """The first message that was read to its end, or None. Notes how long after ``since`` it was sent."""
+        unread = self._unread
+        if len(unread) < _ENVELOPE.size:
+            return None
+        length, sent = _ENVELOPE.unpack_from(unread)
+        end = _ENVELOPE.size + length
+        if len(unread) < end:
+            return None
+        message = bytes(unread[_ENVELOPE.size : end])
+        del unread[:end]
+        self._last_wait = sent - since
+        return message
+
+
+def _serve(line: Line, memory: int) -> None:
+    spec = json.loads(line.receive().decode())
     if spec["processors"]:
         # Linux wakes whoever reads a socket where its writer runs, so that all workers would queue on one processor.
         os.sched_setaffinity(0, spec["processors"])
     try:
         make = _maker(spec)
         servers = [_Server(make(**spec["arguments"]), memory) for _ in range(spec["count"])]
-        channel.send_bytes(b"v" + json.dumps([server.introduction() for server in servers]).encode())
+        line.send(b"v" + json.dumps([server.introduction() for server in servers]).encode())
         while servers[0].is_open:
-            bundle = unbundled(channel.recv_bytes())
-            channel.send_bytes(b"b" + bundled([(index, servers[index].answer(command)) for index, command in bundle]))
+            line.send(_answers(servers, line.receive(awake_seconds=spec["awake_seconds"])))
     except _PARENT_IS_GONE:
         raise
     except BaseException as error:
         # By name: the class itself lives in a package that an old interpreter cannot import.
         is_refusal = type(error).__name__ == "ReverieError"
         text = str(error) if is_refusal else traceback.format_exc()
-        channel.send_bytes((b"x" if is_refusal else b"e") + text.encode(errors="backslashreplace"))
+        line.send((b"x" if is_refusal else b"e") + text.encode(errors="backslashreplace"))
+
+
+def _answers(servers: list[_Server], message: bytes) -> bytes:
+    bundle = [(index, b"s") for index in range(len(servers))] if message == ALL_STEP else unbundled(message)
+    answers = [(index, servers[index].answer(command)) for index, command in bundle]
+    if all(answer == b"d" for _, answer in answers):
+        return ALL_DONE
+    return b"b" + bundled(answers)
 
 
 def bundled(parts: list[tuple[int, bytes]]) -> bytes:
