@@ -123,6 +123,20 @@ def test_parameters_after_the_first_step(obs: str, actions: str) -> None:
 
 
 @pytest.mark.parametrize(("obs", "actions"), SHAPES)
+def test_losses_of_the_second_step(obs: str, actions: str) -> None:
+    """From the carry, the parameters, the slow critic and the return scale that the first one left."""
+    found, agent = ours(obs, actions), made_up(obs, actions)
+    inputs = {name.replace("data2/", "data/"): value for name, value in agent.inputs.items() if name[:5] != "data/"}
+    inputs["data/consec"] = np.array([[1], [0]])
+    inputs |= {f"carry/dyn/{part}": found[f"after1_carry/dyn/{part}"] for part in ("deter", "stoch")}
+    after = {name: found[f"after1/{name}"] for name in agent.params}
+    expected = PlainDreamer(after, inputs, obs=OBS[obs], actions=ACTIONS[actions])
+    again = train_step(agent.config, agent.params, agent.inputs | {"data2/consec": np.repeat([[1], [0]], 5, 1)})
+    for name, loss in expected.losses.items():
+        assert relative(again[f"after2_metric/loss/{name}"], loss.detach().mean().numpy()) <= 1e-5, name
+
+
+@pytest.mark.parametrize(("obs", "actions"), SHAPES)
 def test_every_key_of_the_actions_has_its_outputs(obs: str, actions: str) -> None:
     found, inputs = ours(obs, actions), made_up(obs, actions).inputs
     for key, (shape, classes) in ACTIONS[actions].items():
