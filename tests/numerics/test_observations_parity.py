@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 from reference import GRADIENT, arrays, assert_gradients, assert_near, parameters
+from small_dreamer import small_dreamer
 from torch import Tensor
 
 from reverie.components.networks.distributions import ImageMse, OneHot, SymlogMse
@@ -17,7 +18,7 @@ from reverie.components.networks.vectors import VectorDecoder, VectorEncoder
 from reverie.components.representation_learners.identity import Identity
 from reverie.interop.dreamer_v3_names import decoder_links, encoder_links
 from reverie.interop.links import load
-from reverie.types import ReverieError, Space
+from reverie.types import ReverieError, Space, Spaces
 
 SPACES = {
     "image": Space(shape=(64, 64, 3), dtype="uint8"),
@@ -144,6 +145,29 @@ def test_several_pictures_are_joined_in_the_order_of_their_keys() -> None:
         "a": (2, 32, 48, 3),
         "b": (2, 32, 48, 1),
     }
+
+
+def test_multipliers_give_the_channels_and_the_number_of_stages() -> None:
+    spaces = {"image": Space(shape=(24, 40, 3), dtype="uint8")}
+    reads = ImageEncoder(spaces=spaces, depth=2, multipliers=(1, 3, 4))
+    draws = ImageDecoder(spaces=spaces, deter_dim=16, stoch_dim=6, units=4, depth=2, multipliers=(1, 3, 4))
+    assert [layer.weight.shape[:2] for layer in reads.convolutions] == [(2, 3), (6, 2), (8, 6)]
+    assert [layer.weight.shape[:2] for layer in draws.convolutions] == [(6, 8), (2, 6)]
+    assert reads.output_dim == 3 * 5 * 8
+    assert reads({"image": torch.zeros(2, 24, 40, 3, dtype=torch.uint8)}).shape == (2, 3 * 5 * 8)
+    assert draws(torch.zeros(2, 16), torch.zeros(2, 6))["image"].mean().shape == (2, 24, 40, 3)
+    with pytest.raises(ReverieError, match="24x40 must be resized to multiples of 16"):
+        ImageEncoder(spaces=spaces, depth=2)
+    with pytest.raises(ReverieError, match="multipliers"):
+        ImageEncoder(spaces=spaces, depth=2, multipliers=())
+
+
+def test_the_configuration_may_give_multipliers() -> None:
+    parts = [f"+components.{part}.images.multipliers=[1,2,4]" for part in ("encoder", "decoder")]
+    spaces = Spaces(obs={"image": Space(shape=(24, 24, 3), dtype="uint8")}, action=SPACES["count"])
+    made = small_dreamer(*parts, spaces=spaces).modules()["encoder"]
+    assert isinstance(made, ObservationEncoder)
+    assert made.dims() == {"token_dim": 3 * 3 * 8}
 
 
 @pytest.mark.parametrize(

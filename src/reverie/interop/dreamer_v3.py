@@ -17,9 +17,10 @@ from reverie.interop import dreamer_v3_report as report
 from reverie.interop.dreamer_v3_agent import workflow_of
 from reverie.interop.dreamer_v3_inputs import Given
 from reverie.interop.dreamer_v3_parts import DreamerParts
-from reverie.interop.links import Arrays, Link, exported, load
+from reverie.interop.links import Arrays, Link, Named, exported, load
 from reverie.workflows.base import weighted_sum
 from reverie.workflows.dreamer import Dreamer
+from reverie.workflows.dreamer_records import Learned
 
 COUNTER = "slowval_count/value"
 """How often the published slow critic was updated. Ours counts nothing, so the number stays outside."""
@@ -36,14 +37,14 @@ def load_parameters(
 ) -> None:
     """Write published parameters into ``workflow``. ``image_keys`` is their order of several pictures."""
     parts = DreamerParts.of(workflow)
-    links = parts.learning_links(action_key, image_keys) + parts.memory_links()
+    links = parts.learning_links(action_key=action_key, image_keys=image_keys) + parts.memory_links()
     load(links, {name: value for name, value in _plain_names(params).items() if name != COUNTER})
 
 
 def parameters(workflow: Dreamer, *, action_key: str = "action", image_keys: Sequence[str] | None = None) -> Arrays:
     """The weights of ``workflow`` under the published names: what ``load_parameters`` takes."""
     parts = DreamerParts.of(workflow)
-    return exported(parts.learning_links(action_key, image_keys) + parts.memory_links())
+    return exported(parts.learning_links(action_key=action_key, image_keys=image_keys) + parts.memory_links())
 
 
 def train_step(
@@ -55,19 +56,19 @@ def train_step(
     Samples are the most likely ones, continuous actions mean + stddev * ``sample_eps``. The result has the outputs
     under the published names: losses, gradients, parameters after each step, and what they were computed from.
     """
-    params = _plain_names(params)
-    given = Given.of(config, params, inputs)
+    params = Named(_plain_names(params), kind="parameter")
+    given = Given.of(config, params, Named(inputs, kind="array"))
     with torch.random.fork_rng(devices=[]):  # for fresh weights, which the given ones replace
         workflow = workflow_of(given, params)
-    load_parameters(workflow, params, action_key=given.action_key, image_keys=given.image_keys)
+    load_parameters(workflow, params, image_keys=given.image_keys)
     parts = DreamerParts.of(workflow)
-    links = parts.learning_links(given.action_key, given.image_keys)
+    links = parts.learning_links(image_keys=given.image_keys)
     outputs = {f"scale/{name}": value for name, value in given.scales().items()}
     outputs |= _policy_calls(parts, given)
     found, latents = _first_step(workflow, parts, given, links)
     outputs |= found | _after("after1", links, parts, params, 1)
     if "data2/reward" in inputs:
-        learned = workflow.learned(given.carry("data2", report.last_step(latents)), given.batch("data2"))
+        learned = _learned(workflow, given, given.carry("data2", report.last_step(latents)), "data2")
         total = weighted_sum(learned.losses, given.settings.loss_weights)
         outputs |= report.second_metrics(learned, total, workflow.step(learned))
         outputs |= _after("after2", links, parts, params, 2)
@@ -77,7 +78,7 @@ def train_step(
 def _first_step(workflow: Dreamer, parts: DreamerParts, given: Given, links: list[Link]) -> tuple[Arrays, Latent]:
     """All that the step shows, and the latents it ends with."""
     carry = given.carry("data", given.first_carry())
-    learned = workflow.learned(carry, given.batch("data"))
+    learned = _learned(workflow, given, carry, "data")
     total = weighted_sum(learned.losses, given.settings.loss_weights)
     found = report.replayed(parts, given, carry, learned) | report.imagined(parts, given, learned)
     found |= report.losses(given, learned, links, total)
@@ -87,6 +88,15 @@ def _first_step(workflow: Dreamer, parts: DreamerParts, given: Given, links: lis
     found |= report.optimizer_metrics(before, exported(links), grads, metrics)
     latents = learned.modelled.latents.detach()
     return found | report.written_back(given, latents), latents
+
+
+def _learned(workflow: Dreamer, given: Given, carry: Latent, data: str) -> Learned:
+    """The losses of the workflow, in which every reconstruction has its own weight."""
+    learned = workflow.learned(carry, given.batch(data))
+    weights = given.settings.reconstruction_weights
+    weighted = [weights[key] * loss for key, loss in learned.modelled.reconstruction.items()]
+    learned.losses["reconstruction"] = torch.stack(weighted).sum(0)
+    return learned
 
 
 def _policy_calls(parts: DreamerParts, given: Given) -> Arrays:
@@ -100,7 +110,7 @@ def _policy_calls(parts: DreamerParts, given: Given) -> Arrays:
         deters.append(carry["deter"])
         stochs.append(carry["stoch"])
     return {
-        f"policy/action/{given.action_key}": given.their_action(torch.stack(actions, 1)),
+        **given.their_actions("policy/action", torch.stack(actions, 1)),
         "policy/dyn/deter": torch.stack(deters, 1).numpy(),
         "policy/dyn/stoch": torch.stack(stochs, 1).numpy(),
     }

@@ -16,6 +16,8 @@ from reverie.components.networks.layers import BlockLinear, NormSilu
 from reverie.components.networks.observations import ObservationDecoder, ObservationEncoder
 from reverie.components.networks.vectors import VectorDecoder, VectorEncoder
 from reverie.components.representation_learners.rssm import Rssm
+from reverie.interop.dreamer_v3_actions import JointOutput
+from reverie.interop.dreamer_v3_outputs import DistanceHead
 from reverie.interop.links import Link, block, convolution, dense, network, norm, of_kind
 
 
@@ -58,15 +60,24 @@ def decoder_links(decoder: ObservationDecoder, *, image_keys: Sequence[str] | No
 
 
 def actor_links(actor: ActionHead, *, action_key: str = "action") -> list[Link]:
-    head, output = f"pol/head/{action_key}", actor.output
+    """``action_key``: what the other code calls the action, unless the actor has several that are named."""
     links = network(actor.mlp, linears="pol/mlp/linear{}", norms="pol/mlp/norm{}")
+    output = actor.output
+    for key, one in (output.by_key if isinstance(output, JointOutput) else {action_key: output}).items():
+        links += _action_output(f"pol/head/{key}", one)
+    return links
+
+
+def _action_output(name: str, output: object) -> list[Link]:
     if isinstance(output, DiscreteOutput):
-        return links + dense(f"{head}/logits", output.logits)
+        return dense(f"{name}/logits", output.logits)
     normal = of_kind(output, NormalOutput)
-    return [*links, *dense(f"{head}/mean", normal.mean), *dense(f"{head}/stddev", normal.stddev)]
+    return [*dense(f"{name}/mean", normal.mean), *dense(f"{name}/stddev", normal.stddev)]
 
 
-def two_hot_links(name: str, head: ScalarHead | None) -> list[Link]:
+def scalar_links(name: str, head: ScalarHead | None) -> list[Link]:
+    if isinstance(head, DistanceHead):
+        return _head(name, head) + dense(f"{name}/head/pred", head.output)
     two_hot = of_kind(head, TwoHotHead)
     return _head(name, two_hot) + dense(f"{name}/head/logits", two_hot.output)
 
@@ -78,10 +89,10 @@ def continue_links(head: BinaryHead) -> list[Link]:
 def memory_links(critic: Critic, scale: ReturnScale) -> list[Link]:
     """What an update changes without a gradient."""
     low, high = Link(name="retnorm/lo/value", tensor=scale.low), Link(name="retnorm/hi/value", tensor=scale.high)
-    return [*two_hot_links("slowval", critic.slow), low, high]
+    return [*scalar_links("slowval", critic.slow), low, high]
 
 
-def _head(name: str, head: TwoHotHead | BinaryHead) -> list[Link]:
+def _head(name: str, head: TwoHotHead | BinaryHead | DistanceHead) -> list[Link]:
     return network(head.mlp, linears=f"{name}/mlp/linear{{}}", norms=f"{name}/mlp/norm{{}}")
 
 

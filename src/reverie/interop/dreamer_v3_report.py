@@ -8,15 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.components.networks.actions import ActionDistribution
-from reverie.components.networks.distributions import Normal, OneHot, OneHots
+from reverie.components.networks.distributions import OneHot, OneHots
 from reverie.components.representation_learners.latents import Latent
+from reverie.interop.dreamer_v3_actions import JointPolicy, KeyPolicy
 from reverie.interop.dreamer_v3_inputs import Given
 from reverie.interop.dreamer_v3_parts import DreamerParts
 from reverie.interop.dreamer_v3_settings import LOSSES
 from reverie.interop.links import Arrays, Link
 from reverie.types import Metrics
-from reverie.workflows.dreamer_records import Judged, Learned
+from reverie.workflows.dreamer_records import Dreamed, Judged, Learned
 
 
 def replayed(parts: DreamerParts, given: Given, carry: Latent, learned: Learned) -> Arrays:
@@ -24,7 +24,6 @@ def replayed(parts: DreamerParts, given: Given, carry: Latent, learned: Learned)
     latents, modelled = learned.modelled.latents, learned.modelled
     kl, _ = parts.rssm.kl(modelled.posterior, modelled.prior)
     value, slow = parts.critic(latents.feature).mean(), parts.critic.slow_value(latents.feature)
-    context, key = given.settings.context, given.action_key
     entropies = [parts.rssm.distribution(logits).entropy().sum(-1) for logits in (modelled.prior, modelled.posterior)]
     tensors = {
         **_latent("applied/carry", carry),
@@ -41,27 +40,25 @@ def replayed(parts: DreamerParts, given: Given, carry: Latent, learned: Learned)
         "metric/dyn_ent": entropies[0].mean(),
         "metric/rep_ent": entropies[1].mean(),
     }
-    return _arrays(tensors) | {f"applied/prevact/{key}": given.arrays[f"data/{key}"][:, context - 1 : -1]}
+    rows = slice(given.settings.context - 1, -1)
+    return _arrays(tensors) | {
+        f"applied/prevact/{key}": given.arrays[f"data/{key}"][:, rows] for key in given.actions.by_key
+    }
 
 
 def imagined(parts: DreamerParts, given: Given, learned: Learned) -> Arrays:
     """The dreams, what they were worth, and what the actor and the critics said along them."""
-    dreamed, judged, key = learned.dreamed, learned.judged, given.action_key
+    dreamed, judged = learned.dreamed, learned.judged
     with torch.no_grad():
-        policy = parts.actor(dreamed.feature)
-        deter = dreamed.feature[:, 1:, : given.deter_dim]
+        deter, stoch = dreamed.feature[:, 1:].split([given.size("dyn", "deter"), parts.rssm.dims()["stoch_dim"]], -1)
         logit = parts.rssm.prior(deter)
         slow = parts.critic.slow_value(dreamed.feature)
-        entropy = policy.entropy()
     tensors = {
         "imag/adv": judged.advantage,
         "imag/con": judged.live,
         "imag/feat_deter": deter,
-        "imag/feat_stoch": dreamed.feature[:, 1:, given.deter_dim :].view_as(logit),
+        "imag/feat_stoch": stoch.reshape(logit.shape),
         "imag/feat_logit": logit,
-        f"imag/policy_entropy/{key}": entropy,
-        f"imag/policy_logp/{key}": policy.log_prob(dreamed.action),
-        **{f"imag/policy_{name}/{key}": value for name, value in _policy_outputs(policy).items()},
         "imag/policy_loss": judged.losses["policy"],
         "imag/ret": judged.returns,
         "imag/retnorm_scale": judged.scale,
@@ -71,11 +68,27 @@ def imagined(parts: DreamerParts, given: Given, learned: Learned) -> Arrays:
         "imag/value_loss": judged.losses["value"],
         "imag/weight": judged.live.cumprod(1),
         **_behaviour_metrics(judged, slow, parts.return_scale.low),
-        f"metric/ent/{key}": judged.entropy.mean(),
+        **_policy_tensors(parts, given, dreamed),
     }
-    if isinstance(policy, OneHot):
-        tensors[f"metric/rand/{key}"] = judged.entropy.mean() / np.log(policy.logits.shape[-1])
-    return _arrays(tensors) | {f"imag/act/{key}": given.their_action(dreamed.action)}
+    return _arrays(tensors) | given.their_actions("imag/act", dreamed.action)
+
+
+@torch.no_grad()
+def _policy_tensors(parts: DreamerParts, given: Given, dreamed: Dreamed) -> dict[str, Tensor]:
+    """What the actor said of each of its keys."""
+    joint = parts.actor(dreamed.feature)
+    assert isinstance(joint, JointPolicy)
+    chances, found = joint.log_probs(dreamed.action), {}
+    for key, policy in joint.by_key.items():
+        entropy = policy.entropy()
+        found[f"imag/policy_entropy/{key}"] = entropy
+        found[f"imag/policy_logp/{key}"] = chances[key]
+        for name, value in _policy_outputs(policy, given.action_shape(key)).items():
+            found[f"imag/policy_{name}/{key}"] = value
+        found[f"metric/ent/{key}"] = entropy[:, :-1].mean()
+        if isinstance(policy, OneHot):  # the reference knows the range of a single choice only
+            found[f"metric/rand/{key}"] = entropy[:, :-1].mean() / np.log(policy.logits.shape[-1])
+    return found
 
 
 def their_losses(learned: Learned) -> dict[str, Tensor]:
@@ -97,8 +110,8 @@ def losses(given: Given, learned: Learned, links: list[Link], total: Tensor) -> 
     found |= {f"grad/{name}": value for name, value in gradients(total, links).items()}
     if given.image_keys:
         # The picture's term is so much larger than the others that it hides them.
-        pictures = sum((by_name[key].mean() for key in given.image_keys), torch.zeros(()))
-        rest = total - given.settings.loss_weights["reconstruction"] * pictures
+        weights = given.settings.reconstruction_weights
+        rest = total - torch.stack([weights[key] * by_name[key].mean() for key in given.image_keys]).sum()
         found |= {f"grad_noimage/{name}": value for name, value in gradients(rest, links).items()}
     norms = [[np.linalg.norm(grad) for grad in gradients(loss.mean(), links).values()] for loss in by_name.values()]
     return found | {
@@ -164,13 +177,15 @@ def _behaviour_metrics(judged: Judged, slow: Tensor, low: Tensor) -> dict[str, T
     }
 
 
-def _policy_outputs(policy: ActionDistribution) -> dict[str, Tensor]:
+def _policy_outputs(policy: KeyPolicy, shape: tuple[int, ...]) -> dict[str, Tensor]:
+    """``shape``: that of the action."""
     if isinstance(policy, OneHot):
         return {"logits": policy.logits}
     if isinstance(policy, OneHots):
-        return {"logits": torch.stack([one.logits for one in policy.elements], -2)}
-    assert isinstance(policy, Normal)
-    return {"mean": policy.mean, "stddev": policy.stddev}
+        logits = torch.stack([one.logits for one in policy.elements], -2)
+        return {"logits": logits.view(*logits.shape[:2], *shape, -1)}
+    numbers = {"mean": policy.mean, "stddev": policy.stddev}
+    return {name: value.view(*value.shape[:2], *shape) for name, value in numbers.items()}
 
 
 def _latent(prefix: str, latent: Latent) -> dict[str, Tensor]:

@@ -8,33 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from reverie.interop.dreamer_v3_config import PublishedConfig
+from reverie.interop.dreamer_v3_norms import ACTIVATIONS, NORMS, NormForm
 from reverie.types import ReverieError
-
-FIXED: dict[str, Any] = {
-    "agent.contdisc": True,
-    "agent.ac_grads": False,
-    "agent.imag_last": 0,
-    "agent.repval_loss": True,
-    "agent.imag_loss.slowtar": False,
-    "agent.repl_loss.slowtar": False,
-    "agent.slowvalue.every": 1,
-    "agent.retnorm.impl": "perc",
-    "agent.retnorm.limit": 1.0,
-    "agent.retnorm.debias": False,
-    "agent.valnorm.impl": "none",
-    "agent.advnorm.impl": "none",
-    "agent.dyn.rssm.absolute": False,
-    "agent.enc.simple.outer": False,
-    "agent.enc.simple.strided": False,
-    "agent.enc.simple.symlog": True,
-    "agent.dec.simple.outer": False,
-    "agent.dec.simple.strided": False,
-    "agent.opt.momentum": True,
-    "agent.opt.nesterov": False,
-    "agent.opt.wd": 0.0,
-    "agent.opt.schedule": "const",
-}
-"""Published switches that our workflow has in this position only."""
 
 LOSSES = {
     "rew": "reward",
@@ -48,6 +24,20 @@ LOSSES = {
 """Their names of our losses; reconstructions carry the name of their key."""
 
 SCALES = {"rec": 1.0, "rew": 1.0, "con": 1.0, "dyn": 1.0, "rep": 0.1, "policy": 1.0, "value": 1.0, "repval": 0.3}
+
+SECTIONS = {
+    "enc": "agent.enc.simple",
+    "dyn": "agent.dyn.rssm",
+    "dec": "agent.dec.simple",
+    "rew": "agent.rewhead",
+    "con": "agent.conhead",
+    "pol": "agent.policy",
+    "val": "agent.value",
+}
+"""Where the configuration speaks of the networks whose parameters have these names."""
+
+SCALAR_OUTPUTS = ("symexp_twohot", "mse", "symlog_mse", "huber")
+POLICY_OUTPUTS = ("bounded_normal", "normal_logstd")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,67 +60,120 @@ class Settings:
     stopped: tuple[str, ...]
     """Losses whose gradient ends at their head."""
     loss_weights: dict[str, float]
+    """That of the reconstruction is 1: its keys have weights of their own."""
+    reconstruction_weights: dict[str, float]
     optimizer: dict[str, Any]
+    forms: dict[str, NormForm]
+    """Norm and activation of the networks in ``SECTIONS``."""
+    reads_symlog: bool
+    predicts_symlog: bool
+    outputs: dict[str, str]
+    """Of the networks ``rew`` and ``val``, and of continuous policies (``pol``)."""
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], obs_keys: Sequence[str], inputs: Mapping[str, np.ndarray]) -> Settings:
-        """``config`` is flat (``agent.opt.lr``) and holds what differs from the published defaults."""
-        for key, value in FIXED.items():
-            if config.get(key, value) != value:
-                raise ReverieError(f"`{key}` is {config[key]}, but only {value} is supported.")
-        agent = {key.removeprefix("agent."): value for key, value in config.items() if key.startswith("agent.")}
-        if agent.get("imag_loss.slowreg", 1.0) != agent.get("repl_loss.slowreg", 1.0):
-            raise ReverieError("`agent.imag_loss.slowreg` and `agent.repl_loss.slowreg` must be equal.")
+    def of(cls, config: PublishedConfig, obs_keys: Sequence[str], inputs: Mapping[str, np.ndarray]) -> Settings:
+        config.check()
+
+        def agent(name: str, default: Any) -> Any:
+            return config.get(f"agent.{name}", default)
+
         return cls(
-            horizon=agent.get("imag_length", 15),
-            discount_horizon=agent.get("horizon", 333),
-            free_nats=agent.get("dyn.rssm.free_nats", 1.0),
-            entropy_scale=agent.get("imag_loss.actent", 3e-4),
-            slow_regularizer=agent.get("imag_loss.slowreg", 1.0),
-            replay_lambda=agent.get("repl_loss.lam", 0.95),
-            imagined_lambda=agent.get("imag_loss.lam", 0.95),
-            latent_unimix=agent.get("dyn.rssm.unimix", 0.01),
-            min_stddev=agent.get("policy.minstd", 0.1),
-            max_stddev=agent.get("policy.maxstd", 1.0),
-            slow_rate=agent.get("slowvalue.rate", 0.02),
-            low_quantile=agent.get("retnorm.perclo", 5.0) / 100,
-            high_quantile=agent.get("retnorm.perchi", 95.0) / 100,
-            scale_rate=agent.get("retnorm.rate", 0.01),
+            horizon=agent("imag_length", 15),
+            discount_horizon=agent("horizon", 333),
+            free_nats=agent("dyn.rssm.free_nats", 1.0),
+            entropy_scale=agent("imag_loss.actent", 3e-4),
+            slow_regularizer=_slow_regularizer(config),
+            replay_lambda=agent("repl_loss.lam", 0.95),
+            imagined_lambda=agent("imag_loss.lam", 0.95),
+            latent_unimix=agent("dyn.rssm.unimix", 0.01),
+            min_stddev=agent("policy.minstd", 0.1),
+            max_stddev=agent("policy.maxstd", 1.0),
+            slow_rate=agent("slowvalue.rate", 0.02),
+            low_quantile=agent("retnorm.perclo", 5.0) / 100,
+            high_quantile=agent("retnorm.perchi", 95.0) / 100,
+            scale_rate=agent("retnorm.rate", 0.01),
             context=_context(config),
-            stopped=_stopped(agent),
-            loss_weights=_loss_weights(agent, obs_keys, inputs),
-            optimizer={
-                "learning_rate": agent.get("opt.lr", 4e-5),
-                "warmup_updates": agent.get("opt.warmup", 1000),
-                "clip": agent.get("opt.agc", 0.3),
-                "epsilon": agent.get("opt.eps", 1e-20),
-                "momentum": agent.get("opt.beta1", 0.9),
-                "rms_decay": agent.get("opt.beta2", 0.999),
-            },
+            stopped=_stopped(config),
+            loss_weights={"reconstruction": 1.0, **_loss_weights(config, inputs)},
+            reconstruction_weights=_reconstruction_weights(config, obs_keys, inputs),
+            optimizer=_optimizer(config),
+            forms={part: _form(config, section) for part, section in SECTIONS.items()},
+            reads_symlog=config.chosen("agent.enc.simple.symlog", (True, False)),
+            predicts_symlog=config.chosen("agent.dec.simple.symlog", (True, False), is_exact=True),
+            outputs=_outputs(config),
         )
 
 
-def _context(config: Mapping[str, Any]) -> int:
+def _slow_regularizer(config: PublishedConfig) -> float:
+    """Imagined and replayed values have one here."""
+    imagined, replayed = (config.get(f"agent.{part}_loss.slowreg", 1.0) for part in ("imag", "repl"))
+    if imagined != replayed:
+        raise ReverieError(
+            f"`agent.imag_loss.slowreg` ({imagined}) and `agent.repl_loss.slowreg` ({replayed}) must be equal here."
+        )
+    return imagined
+
+
+def _context(config: PublishedConfig) -> int:
     context = config.get("replay_context", 1)
     if context < 1:
-        raise ReverieError(f"`replay_context` is {context}, but a step of context is needed.")
+        raise config.refusal("replay_context", "a step of context is needed")
     return context
 
 
-def _stopped(agent: Mapping[str, Any]) -> tuple[str, ...]:
+def _stopped(config: PublishedConfig) -> tuple[str, ...]:
     switches = {"reward": "reward_grad", "replay_value": "repval_grad"}
-    return tuple(loss for loss, switch in switches.items() if not agent.get(switch, True))
+    return tuple(loss for loss, switch in switches.items() if not config.get(f"agent.{switch}", True))
 
 
-def _loss_weights(agent: Mapping[str, Any], keys: Sequence[str], inputs: Mapping[str, np.ndarray]) -> dict[str, float]:
+def _optimizer(config: PublishedConfig) -> dict[str, Any]:
+    def opt(name: str, default: float) -> Any:
+        return config.get(f"agent.opt.{name}", default)
+
+    return {
+        "learning_rate": opt("lr", 4e-5),
+        "warmup_updates": opt("warmup", 1000),
+        "clip": opt("agc", 0.3) or float("inf"),  # 0 is no clipping there
+        "min_weight_norm": config.get("agent.opt.pmin", 1e-3, is_exact=True),
+        "epsilon": opt("eps", 1e-20),
+        "momentum": opt("beta1", 0.9),
+        "rms_decay": opt("beta2", 0.999),
+    }
+
+
+def _form(config: PublishedConfig, section: str) -> NormForm:
+    """The epsilon may stand behind the norm: ``rms1em5``."""
+    name = f"{section}.norm"
+    norm, _, exponent = str(config.get(name, "rms")).partition("1em")
+    if norm not in NORMS or not (exponent or "4").isdigit():
+        raise config.refusal(name, f"only {', '.join(NORMS)} are supported")
+    activation = config.chosen(f"{section}.act", tuple(ACTIVATIONS))
+    return NormForm(norm=norm, activation=activation, epsilon=10.0 ** -int(exponent or "4"))
+
+
+def _outputs(config: PublishedConfig) -> dict[str, str]:
+    return {
+        "rew": config.chosen("agent.rewhead.output", SCALAR_OUTPUTS),
+        "val": config.chosen("agent.value.output", SCALAR_OUTPUTS),
+        "pol": config.chosen("agent.policy_dist_cont", POLICY_OUTPUTS),
+    }
+
+
+def _loss_weights(config: PublishedConfig, inputs: Mapping[str, np.ndarray]) -> dict[str, float]:
     """Those of the arrays ``scale/...`` where they are given, else of the configuration, else the published ones."""
+    return {
+        ours: _given_scale(theirs, inputs, config.get(f"agent.loss_scales.{theirs}", SCALES[theirs]))
+        for theirs, ours in LOSSES.items()
+    }
 
-    def weight(name: str, kind: str) -> float:
-        given = inputs.get(f"scale/{name}")
-        return float(agent.get(f"loss_scales.{kind}", SCALES[kind])) if given is None else float(given)
 
-    reconstruction = {key: weight(key, "rec") for key in keys}
-    if len(set(reconstruction.values())) != 1:
-        raise ReverieError(f"all reconstructions must have one weight, got {reconstruction}.")
-    weights = {ours: weight(theirs, theirs) for theirs, ours in LOSSES.items()}
-    return {"reconstruction": next(iter(reconstruction.values()))} | weights
+def _reconstruction_weights(
+    config: PublishedConfig, keys: Sequence[str], inputs: Mapping[str, np.ndarray]
+) -> dict[str, float]:
+    shared = config.get("agent.loss_scales.rec", SCALES["rec"])
+    own = {key: config.get(f"agent.loss_scales.{key}", shared, is_exact=True) for key in keys}
+    return {key: _given_scale(key, inputs, weight) for key, weight in own.items()}
+
+
+def _given_scale(name: str, inputs: Mapping[str, np.ndarray], otherwise: float) -> float:
+    return float(inputs.get(f"scale/{name}", otherwise))

@@ -17,6 +17,17 @@ Arrays = dict[str, np.ndarray]
 T = TypeVar("T")
 
 
+class Named(Arrays):
+    """Arrays of which one that is missing is a mistake of whoever gave them. ``kind`` is what they are called."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], *, kind: str) -> None:
+        super().__init__({name: np.asarray(value) for name, value in arrays.items()})
+        self._kind = kind
+
+    def __missing__(self, name: str) -> np.ndarray:
+        raise ReverieError(f"the {self._kind} {name} is missing.")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Link:
     name: str
@@ -83,7 +94,7 @@ def convolution(name: str, layer: nn.Conv2d, *, channels: Sequence[int] | None =
 
 
 def norm(name: str, layer: NormSilu) -> list[Link]:
-    return [Link(name=f"{name}/scale", tensor=layer.scale)]
+    return [Link(name=f"{name}/{part}", tensor=tensor) for part, tensor in layer.named_parameters()]
 
 
 def network(mlp: Mlp, *, linears: str, norms: str) -> list[Link]:

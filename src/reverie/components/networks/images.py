@@ -1,9 +1,9 @@
-"""Encoder and decoder for pictures: four convolutions that halve, four that double."""
+"""Encoder and decoder for pictures: as many convolutions that halve as there are that double, four unless told."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,10 @@ from reverie.components.networks.distributions import ImageMse
 from reverie.components.networks.layers import BlockLinear, Mlp, NormSilu, linear, truncated_normal_
 from reverie.types import ReverieError, Space, require
 
-STAGES = 4
-"""Halvings from the picture to the smallest map."""
+MULTIPLIERS = (2, 3, 4, 4)
+"""Channels of each stage, in units of ``depth``. Every stage halves the picture."""
+STAGES = len(MULTIPLIERS)
+"""Halvings from the picture to the smallest map, unless other multipliers are given."""
 
 
 class ImageEncoder(nn.Module):
@@ -23,14 +25,21 @@ class ImageEncoder(nn.Module):
     A picture stays uint8 up to here: a quarter of the memory in replay and on the way.
     """
 
-    def __init__(self, *, spaces: Mapping[str, Space], depth: int, kernel: int = 5) -> None:
+    def __init__(
+        self,
+        *,
+        spaces: Mapping[str, Space],
+        depth: int,
+        multipliers: Sequence[int] = MULTIPLIERS,
+        kernel: int = 5,
+    ) -> None:
         super().__init__()
-        height, width, channels = picture_shape(spaces)
+        depths = stage_depths(depth, multipliers)
+        height, width, channels = picture_shape(spaces, stages=len(depths))
         self._keys = sorted(spaces)
-        depths = stage_depths(depth)
         self.convolutions = nn.ModuleList([conv(a, b, kernel) for a, b in itertools.pairwise([channels, *depths])])
         self.norms = nn.ModuleList([NormSilu(dim) for dim in depths])
-        self.output_dim = (height // 2**STAGES) * (width // 2**STAGES) * depths[-1]
+        self.output_dim = (height // 2 ** len(depths)) * (width // 2 ** len(depths)) * depths[-1]
 
     def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
         pictures = torch.cat([obs[key] for key in self._keys], dim=-1)
@@ -54,16 +63,17 @@ class ImageDecoder(nn.Module):
         stoch_dim: int,
         units: int,
         depth: int,
+        multipliers: Sequence[int] = MULTIPLIERS,
         blocks: int = 8,
         kernel: int = 5,
     ) -> None:
         super().__init__()
-        height, width, channels = picture_shape(spaces)
+        depths = stage_depths(depth, multipliers)
+        height, width, channels = picture_shape(spaces, stages=len(depths))
         self.channels = {key: spaces[key].shape[-1] for key in sorted(spaces)}
-        depths = stage_depths(depth)
         if depths[-1] % blocks:
             raise ReverieError(f"the decoder's {depths[-1]} channels must be a multiple of its {blocks} blocks.")
-        self._map_shape = (height // 2**STAGES, width // 2**STAGES, depths[-1])
+        self._map_shape = (height // 2 ** len(depths), width // 2 ** len(depths), depths[-1])
         size = self._map_shape[0] * self._map_shape[1] * depths[-1]
         self._blocks = blocks
         self.from_deter = BlockLinear(deter_dim, size, blocks=blocks)
@@ -92,8 +102,11 @@ class ImageDecoder(nn.Module):
         return self.map_norm(one_NGHWC.permute(0, 2, 3, 1, 4).flatten(-2) + other)
 
 
-def stage_depths(depth: int) -> list[int]:
-    return [depth * factor for factor in (2, 3, 4, 4)]
+def stage_depths(depth: int, multipliers: Sequence[int]) -> list[int]:
+    require("multipliers of a picture's channels", len(multipliers), at_least=1)
+    for channels in (depths := [depth * factor for factor in multipliers]):
+        require("channels of a convolution", channels, at_least=1)
+    return depths
 
 
 def conv(input_dim: int, output_dim: int, kernel: int) -> nn.Conv2d:
@@ -121,13 +134,13 @@ def doubled(x_NCHW: Tensor) -> Tensor:
     return F.interpolate(x_NCHW, scale_factor=2, mode="nearest")
 
 
-def picture_shape(spaces: Mapping[str, Space]) -> tuple[int, int, int]:
-    """Height, width and the sum of all channels."""
+def picture_shape(spaces: Mapping[str, Space], *, stages: int = STAGES) -> tuple[int, int, int]:
+    """Height, width and the sum of all channels. Pictures that cannot be halved ``stages`` times are refused."""
     sizes = {space.shape[:2] for space in spaces.values()}
     if len(sizes) > 1:
         shown = ", ".join(f"'{key}' {space.shape[0]}x{space.shape[1]}" for key, space in spaces.items())
         raise ReverieError(f"all pictures must have one height and width, got {shown}: resize them or leave some out.")
     height, width = next(iter(spaces.values())).shape[:2]
-    if height % 2**STAGES or width % 2**STAGES:
-        raise ReverieError(f"pictures of {height}x{width} must be resized to multiples of {2**STAGES}, such as 64x64.")
+    if height % 2**stages or width % 2**stages:
+        raise ReverieError(f"pictures of {height}x{width} must be resized to multiples of {2**stages}, such as 64x64.")
     return height, width, sum(space.shape[-1] for space in spaces.values())
