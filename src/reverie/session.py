@@ -40,6 +40,7 @@ from reverie.orchestration.logger import METRICS_FILE, LoggingConfig, check_sink
 from reverie.orchestration.model_review import ModelReview
 from reverie.orchestration.orchestrator import Orchestrator
 from reverie.orchestration.parts import Parts, check_phases, check_sizes
+from reverie.orchestration.replay_memory import check_memory
 from reverie.orchestration.report import Summary, closing_commands, final_table, learning_curve
 from reverie.orchestration.run_folder import RunFolder, new_run_folder
 from reverie.runtime.device import RuntimeConfig, chosen_device, prepare_torch
@@ -163,6 +164,7 @@ def _run(config: DictConfig, path: Path | None, *, allow: Allow) -> int:
 
 def _run_with(parts: Parts, config: DictConfig, path: Path | None, *, experiment: ExperimentConfig) -> int:
     check_phases(phases_of(config), parts)
+    check_memory(phases_of(config), parts)
     display = make_display()
     config["logdir"] = None if path is None else str(path)
     fork = None

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from reverie.commands import doctor
-from reverie.commands.machine_memory import Memory, machine_memory
+from reverie.runtime.machine_memory import Memory, machine_memory
 
 
 def test_doctor_tries_the_backends_and_believes_no_cache(tmp_path: Path) -> None:

@@ -27,6 +27,10 @@ PHASE = "training.phases.0"
         ("size.blocks=7", "multiple of `size.blocks`"),
         ("size.classes=300", "at most 256"),
         ("buffer.replay.capacity=20", "will never hold 8 windows of 16 rows"),
+        (
+            "buffer.replay.capacity=10_000_000_000_000 training.total_timesteps=10_000_000_000_000",
+            "replay will not fit: 10,000,000,010,000 rows of",
+        ),
         ("training.sampler=newest", "has no sampler 'newest'; it has: uniform, fresh_first, recent, prioritized"),
         ("training.sampler={recent:0.5,newest:0.5}", "has no sampler 'newest'"),
         ("training.sampler={recent:0.5}", "the fractions must add up to 1"),

@@ -24,6 +24,11 @@ class Buffer(Protocol):
     stream_length: int
     """Rows of each stream that the buffer can hold."""
 
+    @property
+    def capacity(self) -> int:
+        """Rows that it can hold over all streams."""
+        ...
+
     def append(self, row: Row) -> None:
         """One row of every stream."""
         ...

@@ -53,6 +53,10 @@ class WorldModelSequenceBuffer:
             num_streams=num_streams, stream_length=self.stream_length, exponent=priority_exponent, rng=rng
         )
 
+    @property
+    def capacity(self) -> int:
+        return self.stream_length * self._num_streams
+
     def __len__(self) -> int:
         return min(self._count, self.stream_length) * self._num_streams
 

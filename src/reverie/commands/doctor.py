@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from reverie.commands.arguments import Parser
-from reverie.commands.machine_memory import Memory, machine_memory
 from reverie.orchestration.command_name import reverie_command
+from reverie.runtime.machine_memory import Memory, machine_memory
 
 _DESCRIPTION = """\
 Check this machine: Python, torch, CUDA, OpenGL, disk and memory, one real step in every environment suite, and the
