@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import Tensor
 
-from reverie.orchestration.array_file import array_pieces
 from reverie.orchestration.checkpoint import CheckpointConfig, CheckpointManager
-from reverie.orchestration.durable_files import digest
 from reverie.orchestration.state_tree import flattened
+from reverie.runtime.array_file import array_pieces
+from reverie.runtime.durable_files import digest
 from reverie.types import ReverieError, State
 
 FILES = ("state.json", "arrays.safetensors", "manifest.json")

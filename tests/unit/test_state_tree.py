@@ -14,9 +14,9 @@ from hypothesis.extra import numpy as nps
 from safetensors.torch import load_file
 from torch import Tensor
 
-from reverie.orchestration.array_file import array_pieces, read_arrays
-from reverie.orchestration.durable_files import write_synced
 from reverie.orchestration.state_tree import compare_shapes, flattened, unflattened
+from reverie.runtime.array_file import array_pieces, read_arrays
+from reverie.runtime.durable_files import write_synced
 from reverie.types import ReverieError, State
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from reverie.orchestration.durable_files import sync_folder
 from reverie.orchestration.manifest import MANIFEST_FILE, DamageError
 from reverie.orchestration.run_folder import hardware, source_commit, versions
 from reverie.orchestration.state_folder import (
@@ -23,6 +22,7 @@ from reverie.orchestration.state_folder import (
     temporary_name,
     write_state_folder,
 )
+from reverie.runtime.durable_files import sync_folder
 from reverie.runtime.rng import RandomStreams
 from reverie.types import Batch, Phase, ReverieError, RowIndex, State
 from reverie.workflows.base import WorldModelWorkflow

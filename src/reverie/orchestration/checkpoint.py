@@ -19,10 +19,12 @@ from typing import Protocol
 
 from torch import Tensor
 
-from reverie.orchestration.array_file import array_pieces, read_arrays
 from reverie.orchestration.checkpoint_reader import CheckpointReader, Loaded
 from reverie.orchestration.command_name import reverie_command
-from reverie.orchestration.durable_files import (
+from reverie.orchestration.manifest import DamageError, chunk_file
+from reverie.orchestration.state_folder import discard_folder, publish_folder, temporary_name, write_state_folder
+from reverie.runtime.array_file import array_pieces, read_arrays
+from reverie.runtime.durable_files import (
     TEMPORARY_PREFIX,
     FileRecord,
     reason,
@@ -30,8 +32,6 @@ from reverie.orchestration.durable_files import (
     replace_file,
     sync_folder,
 )
-from reverie.orchestration.manifest import DamageError, chunk_file
-from reverie.orchestration.state_folder import discard_folder, publish_folder, temporary_name, write_state_folder
 from reverie.types import ReverieError, State
 
 ChunkRecords = dict[str, dict[int, FileRecord]]

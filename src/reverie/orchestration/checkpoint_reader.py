@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from reverie.orchestration.durable_files import TEMPORARY_PREFIX
 from reverie.orchestration.manifest import DamageError, Manifest, chunk_file
 from reverie.orchestration.state_folder import read_manifest, read_state
+from reverie.runtime.durable_files import TEMPORARY_PREFIX
 from reverie.types import ReverieError, State
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from reverie.orchestration.durable_files import FileRecord, digest
+from reverie.runtime.durable_files import FileRecord
+from reverie.runtime.signed_json import signed, verified
 from reverie.types import ReverieError
 
 VERSION = 1
@@ -36,7 +36,7 @@ class Manifest:
             buffer: {chunk_file(index): asdict(record) for index, record in records.items()}
             for buffer, records in self.chunks.items()
         }
-        return _signed({"version": VERSION, "files": files, "chunks": chunks})
+        return signed({"version": VERSION, "files": files, "chunks": chunks})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
@@ -64,27 +64,11 @@ def chunk_file(index: int) -> str:
     return f"{index:08d}.safetensors"
 
 
-def _signed(content: dict[str, Any]) -> bytes:
-    signed = {**content, "digest": digest(_rendered(content))}
-    return _rendered(signed)
-
-
 def _verified(data: bytes) -> dict[str, Any]:
     try:
-        content = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise DamageError(f"{MANIFEST_FILE}: {'empty' if not data else 'not readable'}") from error
-    if not isinstance(content, dict):
-        raise DamageError(f"{MANIFEST_FILE}: not a manifest")
-    content.pop("digest", None)
-    # Comparing whole texts also finds a changed blank or a doubled key, which the parsed content would hide.
-    if _signed(content) != data:
-        raise DamageError(f"{MANIFEST_FILE}: checksum differs")
-    return content
-
-
-def _rendered(content: dict[str, Any]) -> bytes:
-    return json.dumps(content, sort_keys=True, indent=1).encode()
+        return verified(data)
+    except ValueError as error:
+        raise DamageError(f"{MANIFEST_FILE}: {error}") from error
 
 
 def _record(entry: dict[str, Any]) -> FileRecord:

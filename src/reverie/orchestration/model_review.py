@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.orchestration.durable_files import reason, remedy, replace_file
 from reverie.orchestration.evaluator import Evaluator, OpenLoopConfig
 from reverie.orchestration.held_out import HeldOut, Span, leads
 from reverie.orchestration.line_plots import Line, line_plot
 from reverie.orchestration.model_health import model_health
 from reverie.orchestration.pictures import Picture, video
+from reverie.runtime.durable_files import reason, remedy, replace_file
 from reverie.types import Observation, ReverieError, Spaces
 from reverie.workflows.base import WorldModelWorkflow
 from reverie.workflows.open_loop import OpenLoop, PredictsOpenLoop

@@ -16,9 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from reverie.orchestration.command_name import reverie_command, tensorboard_command
-from reverie.orchestration.durable_files import replace_file
 from reverie.orchestration.logger import METRICS_FILE
 from reverie.orchestration.panel import duration, number
+from reverie.runtime.durable_files import replace_file
 from reverie.types import ReverieError
 
 if TYPE_CHECKING:

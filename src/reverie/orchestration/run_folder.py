@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from reverie.orchestration.durable_files import TEMPORARY_PREFIX, reason, remedy, replace_file
+from reverie.runtime.durable_files import TEMPORARY_PREFIX, reason, remedy, replace_file
 from reverie.types import ReverieError, Spaces
 
 RunStatus = Literal["running", "interrupted", "finished", "failed"]

@@ -11,16 +11,16 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from reverie.orchestration.array_file import array_pieces, read_arrays
-from reverie.orchestration.durable_files import (
+from reverie.orchestration.manifest import ARRAYS_FILE, MANIFEST_FILE, STATE_FILE, DamageError, Manifest
+from reverie.orchestration.state_tree import flattened, unflattened
+from reverie.runtime.array_file import array_pieces, read_arrays
+from reverie.runtime.durable_files import (
     TEMPORARY_PREFIX,
     FileRecord,
     reason,
     sync_folder,
     write_synced,
 )
-from reverie.orchestration.manifest import ARRAYS_FILE, MANIFEST_FILE, STATE_FILE, DamageError, Manifest
-from reverie.orchestration.state_tree import flattened, unflattened
 from reverie.types import State
 
 ChunkRecords = Mapping[str, Mapping[int, FileRecord]]

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from reverie.orchestration.black_box import BlackBox, batch_state, origin
 from reverie.orchestration.command_name import reverie_command
-from reverie.orchestration.durable_files import reason
 from reverie.orchestration.logger import Counters
+from reverie.runtime.durable_files import reason
 from reverie.runtime.finite import skipped_flag
 from reverie.runtime.rng import RandomStreams
 from reverie.types import Batch, Metrics, Phase, RunStoppedError, State
