@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -11,6 +12,7 @@ import torch
 from omegaconf import DictConfig
 
 from reverie.buffers.base import Buffer
+from reverie.buffers.offline import OfflineBuffer
 from reverie.configuration import Allow, check_node, instantiate, plain, section, unknown_key
 from reverie.environments.base import Environment
 from reverie.environments.parallel.batch_simulator import BatchSimulator
@@ -19,100 +21,35 @@ from reverie.environments.parallel.maker import Maker
 from reverie.environments.parallel.separate import SeparateEnvironments
 from reverie.environments.vector import VectorEnvironment
 from reverie.node_walk import is_node
+from reverie.offline_build import (
+    check_environment,
+    check_same_spaces,
+    different_spaces,
+    keep_stored,
+    offline_buffers,
+    shown_task,
+)
 from reverie.orchestration.black_box import BlackBox
 from reverie.orchestration.checkpoint import CheckpointConfig, CheckpointManager
 from reverie.orchestration.display import Display
 from reverie.orchestration.evaluator import EVALUATION_BUFFER, EvaluationConfig, Evaluator
 from reverie.orchestration.logger import Logger, LoggingConfig, make_sinks
 from reverie.orchestration.model_review import ModelReview
+from reverie.orchestration.no_environment import NoEnvironment
 from reverie.orchestration.orchestrator import Orchestrator
 from reverie.orchestration.parts import Parts
 from reverie.orchestration.phases import PhaseSpec, parse_phases
+from reverie.orchestration.recurrence import Recurrence
 from reverie.orchestration.update_guard import UpdateGuard
 from reverie.runtime.device import RuntimeConfig
 from reverie.runtime.precision import Precision
 from reverie.runtime.rng import RandomStreams, derived_seed
+from reverie.sections import EnvironmentConfig, ExperimentConfig, SizeConfig, TrainingConfig
 from reverie.targets import located
-from reverie.types import ReverieError, Space, Spaces, require
+from reverie.types import ReverieError, Space, Spaces
 from reverie.workflows.base import WorldModelWorkflow
 from reverie.workflows.context import WorkflowContext, WorldModelComponents
 from reverie.workflows.controllers import ControllerManager
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExperimentConfig:
-    name: str
-    seed: int = 0
-    device: str = "auto"
-
-    def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ReverieError(f"`experiment.seed` must be 0 or more, got {self.seed}.")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainingConfig:
-    total_timesteps: int
-    """Agent steps. Phases refer to this and to the next four through ``${training.*}``."""
-    train_ratio: float
-    ratio_from: str
-    batch_size: int
-    batch_length: int
-    phases: list[Any]
-    sampler: Any = None
-    """A name, or names with fractions; checked where the phases are parsed."""
-    crosses_episodes: bool = True
-    prefill_steps: int | None = None
-    """Agent steps with random actions before learning begins, where the phases have such a beginning."""
-    resume_path: str | None = None
-    """A run folder, or a checkpoint in one, whose whole state this run begins with."""
-    max_skipped_updates: int = 5
-    """The run stops when this many updates in a row were skipped because a loss or gradient was not finite."""
-
-    def __post_init__(self) -> None:
-        require("training.max_skipped_updates", self.max_skipped_updates, at_least=1)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EnvironmentConfig:
-    """The section without its ``simulator``, which is the ``_target_`` node of one environment."""
-
-    num_envs: int = 1
-    in_workers: bool = True
-    """Whether simulators live in worker processes, which can die and be started again without ending the run."""
-    num_workers: int | None = None
-    """Worker processes that share the simulators; null makes as many as there are processors."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SizeConfig:
-    """Read by the other sections through ``${size.*}``; checked here so that a wrong key or type is found."""
-
-    deter: int
-    hidden: int
-    stoch: int
-    classes: int
-    blocks: int
-    depth: int
-    units: int
-    bins: int
-    layers: int | None = None
-    """Of the heads, where a size has a say in it (the 2023 form of DreamerV3); null leaves it to the components."""
-    vector_units: int | None = None
-    """Of the layers that read and reconstruct vectors, in the same case; null makes them like the others."""
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if value is not None and value < 1:
-                raise ReverieError(f"`size.{name}` must be at least 1, got {value}.")
-        if self.deter % self.blocks:
-            raise ReverieError(f"`size.deter` ({self.deter}) must be a multiple of `size.blocks` ({self.blocks}).")
-        if self.classes > 256:
-            raise ReverieError(
-                f"`size.classes` must be at most 256, got {self.classes}: replay keeps a byte per latent."
-            )
-        if self.bins < 3:
-            raise ReverieError(f"`size.bins` must be at least 3, got {self.bins}.")
 
 
 def assemble(config: DictConfig, *, device: torch.device, allow: Allow) -> Parts:
@@ -121,17 +58,32 @@ def assemble(config: DictConfig, *, device: torch.device, allow: Allow) -> Parts
     evaluation = section(EvaluationConfig, config.evaluation, path="evaluation")
     section(SizeConfig, config.size, path="size")
     rng = RandomStreams(experiment.seed, device=device)
-    train_env = environments(config, num_envs=None, seed=derived_seed(experiment.seed, "train") % 2**31, allow=allow)
+    offline = offline_buffers(config, rng=rng, allow=allow)
+    check_environment(config, phases_of(config), evaluation, has_dataset=bool(offline))
+    train_env = _training_environments(config, offline, seed=experiment.seed, allow=allow)
     with ExitStack() as stack:
         stack.callback(train_env.close)  # its processes must not outlive a mistake in what follows
-        parts = _assembled_around(train_env, config, evaluation=evaluation, rng=rng, device=device, allow=allow)
+        check_same_spaces(offline, train_env)
+        parts = _assembled_around(
+            train_env, config, offline, evaluation=evaluation, rng=rng, device=device, allow=allow
+        )
         stack.pop_all()
     return parts
+
+
+def _training_environments(
+    config: DictConfig, offline: Mapping[str, OfflineBuffer], *, seed: int, allow: Allow
+) -> VectorEnvironment:
+    """None are made where everything comes from a dataset, even if the run has a task to evaluate on."""
+    if offline and not any(phase.has_hook("collect") for phase in phases_of(config)):
+        return NoEnvironment(next(iter(offline.values())).spaces)
+    return environments(config, num_envs=None, seed=derived_seed(seed, "train") % 2**31, allow=allow)
 
 
 def _assembled_around(
     train_env: VectorEnvironment,
     config: DictConfig,
+    offline: Mapping[str, OfflineBuffer],
     *,
     evaluation: EvaluationConfig,
     rng: RandomStreams,
@@ -139,17 +91,17 @@ def _assembled_around(
     allow: Allow,
 ) -> Parts:
     streams = {EVALUATION_BUFFER: min(evaluation.envs, evaluation.episodes)}
-    buffers = {
-        str(name): make_buffer(
-            config, str(name), num_streams=streams.get(str(name), train_env.num_envs), rng=rng, allow=allow
-        )
-        for name in config.buffer
-    }
-    workflow = assemble_workflow(
-        config, spaces=train_env.spaces, train_env=train_env, rng=rng, device=device, allow=allow
-    )
+    buffers: dict[str, Buffer] = {}
+    for name in map(str, config.buffer):
+        count = streams.get(name, max(1, train_env.num_envs))
+        made = offline.get(name)
+        buffers[name] = made or make_buffer(config, name, num_streams=count, rng=rng, allow=allow)
+    spaces = train_env.spaces
+    collecting = None if isinstance(train_env, NoEnvironment) else train_env
+    workflow = assemble_workflow(config, spaces=spaces, train_env=collecting, rng=rng, device=device, allow=allow)
+    keep_stored(offline, workflow, rng=rng, device=device)
     evaluator = Evaluator(
-        lambda: evaluation_environment(config, episodes=evaluation.episodes, allow=allow),
+        lambda: evaluation_environment(config, spaces=spaces, episodes=evaluation.episodes, allow=allow),
         episodes=evaluation.episodes,
         seed=plain(config.experiment)["seed"],
         device=device,
@@ -164,10 +116,19 @@ def make_buffer(config: DictConfig, name: str, *, num_streams: int, rng: RandomS
     return instantiate(config.buffer[name], path=path, allow=allow, num_streams=num_streams, rng=stream)
 
 
-def evaluation_environment(config: DictConfig, *, episodes: int, allow: Allow) -> VectorEnvironment:
-    """No more environments than episodes. They are reset with a seed of their own before they are used."""
+def evaluation_environment(
+    config: DictConfig, *, episodes: int, allow: Allow, spaces: Spaces | None = None
+) -> VectorEnvironment:
+    """No more environments than episodes. They are reset with a seed of their own before they are used.
+
+    ``spaces`` are those that the agent was made for; an environment with others is refused.
+    """
     evaluation = section(EvaluationConfig, config.evaluation, path="evaluation")
-    return environments(config, num_envs=min(evaluation.envs, episodes), seed=0, allow=allow)
+    env = environments(config, num_envs=min(evaluation.envs, episodes), seed=0, allow=allow)
+    if spaces is not None and (difference := different_spaces(spaces, env.spaces)) is not None:
+        env.close()
+        raise ReverieError(f"the agent cannot play {config.task}, which differs from what it learned: {difference}.")
+    return env
 
 
 def environments(config: DictConfig, *, num_envs: int | None, seed: int, allow: Allow) -> VectorEnvironment:
@@ -270,7 +231,7 @@ def assemble_orchestrator(config: DictConfig, parts: Parts, *, folder: Path, dis
     return Orchestrator(
         parts,
         phases=phases_of(config),
-        evaluate_every=evaluation.every_steps,
+        evaluations=Recurrence(every_steps=evaluation.every_steps, every_updates=evaluation.every_updates),
         captures_updates=runtime.captures_updates and parts.device.type == "cuda",
         model_review=ModelReview(
             parts.workflow, parts.train_env.spaces, evaluation.open_loop, folder=folder, say=display.say
@@ -279,7 +240,7 @@ def assemble_orchestrator(config: DictConfig, parts: Parts, *, folder: Path, dis
         logger=Logger(folder, config=logging, sinks=make_sinks(folder, config=logging, run_config=resolved)),
         display=display,
         guard=guard,
-        labels={"experiment": resolved["experiment"]["name"], "task": resolved["task"], "logdir": str(folder)},
+        labels={"experiment": resolved["experiment"]["name"], "task": shown_task(resolved), "logdir": str(folder)},
     )
 
 

@@ -17,6 +17,8 @@ _COMMANDS = {
     "train": ("train", "train an agent; without arguments, the default experiment"),
     "resume": ("resume", "go on with a run that was interrupted, exactly where it was saved"),
     "eval": ("evaluate", "play episodes with a trained agent and print the scores"),
+    "record": ("record", "play a task at random or with a trained agent, and keep the episodes as a dataset"),
+    "data": ("data", "import, look at and export datasets, which `train experiment=dreamer_offline` learns from"),
     "tasks": ("tasks", "list the tasks an agent can be trained on, and whether they run here"),
     "doctor": ("doctor", "check this machine: Python, torch, GPU, disk, and one step in every suite"),
     "replay-update": ("replay_update", "execute the update of a black box again and name what is not finite"),

@@ -37,7 +37,8 @@ SECTIONS = (
 
 _MAY_DIFFER = re.compile(
     r"(logging|checkpoint|runtime)(\..+)?"
-    r"|training\.(total_timesteps|resume_path|max_skipped_updates)"
+    r"|training\.(total_timesteps|total_updates|resume_path|max_skipped_updates)"
+    r"|buffer\.[^.]+\.path"  # a dataset may have moved; its checksum must stay
     r"|training\.phases\.(.+\.)?duration_(steps|updates|cycles)"
     r"|evaluation\.open_loop\.(pictures_every|columns|episode_length)"
     r"|experiment\.device|logdir"

@@ -13,8 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from reverie.build import (
-    ExperimentConfig,
-    TrainingConfig,
     assemble,
     assemble_orchestrator,
     assemble_workflow,
@@ -24,7 +22,6 @@ from reverie.build import (
 )
 from reverie.configuration import (
     Allow,
-    check_tasks,
     config_text,
     plain,
     read_config,
@@ -33,20 +30,20 @@ from reverie.configuration import (
     with_overrides,
 )
 from reverie.orchestration.checkpoint import CheckpointConfig, CheckpointManager, Loaded
-from reverie.orchestration.command_name import reverie_command
 from reverie.orchestration.display import Display, make_display
 from reverie.orchestration.evaluator import EVALUATION_BUFFER, EvaluationConfig, Evaluator
 from reverie.orchestration.logger import METRICS_FILE, LoggingConfig, check_sinks
 from reverie.orchestration.model_review import ModelReview
 from reverie.orchestration.orchestrator import Orchestrator
-from reverie.orchestration.parts import Parts, check_phases, check_sizes
+from reverie.orchestration.parts import Parts, check_phases
 from reverie.orchestration.replay_memory import check_memory
 from reverie.orchestration.report import Summary, closing_commands, final_table, learning_curve
 from reverie.orchestration.run_folder import RunFolder, new_run_folder
 from reverie.runtime.device import RuntimeConfig, chosen_device, prepare_torch
 from reverie.runtime.rng import RandomStreams
+from reverie.saved_agent import load_weights, moved_to, stored_config, trained_spaces
+from reverie.sections import ExperimentConfig, TrainingConfig
 from reverie.types import ReverieError
-from reverie.workflows.base import WorldModelWorkflow
 from reverie.workflows.open_loop import PredictsOpenLoop
 
 
@@ -62,14 +59,15 @@ def train(config: DictConfig) -> int:
 
 def resume(run: Path, overrides: Sequence[str], allow: Sequence[str]) -> int:
     """Go on with the run in ``run`` by the configuration that it stores."""
-    stored = _stored_config(run, allow)
+    stored = stored_config(run, allow)
     config = with_overrides(stored, overrides)
-    total_before, total_now = stored["training"]["total_timesteps"], config["training"]["total_timesteps"]
-    if total_now != total_before and not _lengthened(config["training"]["phases"], total_before, total_now):
-        raise ReverieError(
-            "training.total_timesteps changes nothing here: no phase of this run is as long as the whole run; "
-            "set training.phases.N.duration_steps instead."
-        )
+    for total, duration in (("total_timesteps", "duration_steps"), ("total_updates", "duration_updates")):
+        before, now = stored["training"].get(total), config["training"].get(total)
+        if now != before and not _lengthened(config["training"]["phases"], duration, before, now):
+            raise ReverieError(
+                f"training.{total} changes nothing here: no phase of this run is as long as the whole run; "
+                f"set training.phases.N.{duration} instead."
+            )
     return _run(DictConfig(config), run, allow=allow)
 
 
@@ -88,20 +86,25 @@ def evaluate(
     checkpoint: str | None,
     has_pictures: bool,
     allow: Sequence[str],
+    elsewhere: DictConfig | None = None,
 ) -> Evaluated:
-    """Scores of the agent in ``run``. The folder is only read, but for its ``videos`` if pictures are wanted."""
-    config = DictConfig(_stored_config(run, allow))
+    """Scores of the agent in ``run``. The folder is only read, but for its ``videos`` if pictures are wanted.
+
+    ``elsewhere`` is a config whose task is played instead of the run's own.
+    """
+    config = moved_to(stored_config(run, allow), elsewhere, where=str(run))
+    spaces = trained_spaces(config)
     device = chosen_device("auto")  # the run may have been trained on a machine with other devices
     prepare_torch(section(RuntimeConfig, config.runtime, path="runtime"), device)
     evaluation = section(EvaluationConfig, config.evaluation, path="evaluation")
     episodes = episodes or evaluation.episodes
     seed = section(ExperimentConfig, config.experiment, path="experiment").seed if seed is None else seed
-    with closing(evaluation_environment(config, episodes=episodes, allow=allow)) as env:
+    with closing(evaluation_environment(config, spaces=spaces, episodes=episodes, allow=allow)) as env:
         rng = RandomStreams(seed, device=device)
         workflow = assemble_workflow(config, spaces=env.spaces, train_env=None, rng=rng, device=device, allow=allow)
         if has_pictures and not isinstance(workflow, PredictsOpenLoop):
             raise ReverieError(f"{run} has no pictures to show: {type(workflow).__name__} predicts no observations.")
-        checkpoint = _load_weights(workflow, run, checkpoint)
+        checkpoint = load_weights(workflow, run, checkpoint)
         buffer = None
         if has_pictures and EVALUATION_BUFFER in config.buffer:
             buffer = make_buffer(config, EVALUATION_BUFFER, num_streams=env.num_envs, rng=rng, allow=allow)
@@ -116,37 +119,18 @@ def evaluate(
         return Evaluated(scores=scores | found.metrics, files=found.files)
 
 
-def _load_weights(workflow: WorldModelWorkflow, run: Path, checkpoint: str | None) -> str:
-    """From the named checkpoint, or from the newest; the name of the one that it was."""
-    manager = CheckpointManager(run, config=CheckpointConfig(), say=print)
-    loaded = manager.load_named(checkpoint) if checkpoint else manager.load(with_replay=False)
-    if loaded is None:
-        raise ReverieError(f"{run} has no checkpoint yet: go on with `{reverie_command('resume', str(run))}` first.")
-    check_sizes(workflow, loaded)
-    workflow.set_state(loaded.state)
-    return loaded.name
-
-
 def _refuse(why: str) -> None:
     raise ReverieError(why)
 
 
-def _stored_config(run: Path, allow: Sequence[str]) -> dict[str, Any]:
-    """The configuration of a run that may be a stranger's: nothing in it leads outside what is allowed."""
-    stored = read_config(run)
-    check_tasks(stored, allow=allow)
-    section(TrainingConfig, stored["training"], path="training")
-    return stored
-
-
-def _lengthened(phases: list[Any], before: int, now: int) -> bool:
+def _lengthened(phases: list[Any], duration: str, before: int | None, now: int | None) -> bool:
     """Make every phase that was as long as the whole run so again; the stored configuration holds numbers only."""
     changed = False
     for phase in phases:
-        if phase.get("duration_steps") == before:
-            phase["duration_steps"] = now
+        if phase.get(duration) == before:
+            phase[duration] = now
             changed = True
-        changed |= _lengthened(phase.get("phases", []), before, now)
+        changed |= _lengthened(phase.get("phases", []), duration, before, now)
     return changed
 
 

@@ -20,6 +20,8 @@ LAYERS = (
         "session",
         "rehearsal",
         "build",
+        "offline_build",
+        "sections",
         "configuration",
         "targets",
         "node_walk",
@@ -30,7 +32,7 @@ LAYERS = (
     ("orchestration",),
     ("workflows",),
     ("components",),
-    ("buffers", "environments"),
+    ("buffers", "environments", "datasets"),
     ("runtime", "types"),
 )
 """From the door down. A module imports from its own row or from those below."""

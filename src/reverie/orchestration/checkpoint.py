@@ -22,6 +22,7 @@ from torch import Tensor
 from reverie.orchestration.checkpoint_reader import CheckpointReader, Loaded
 from reverie.orchestration.command_name import reverie_command
 from reverie.orchestration.manifest import DamageError, chunk_file
+from reverie.orchestration.recurrence import Recurrence
 from reverie.orchestration.state_folder import discard_folder, publish_folder, temporary_name, write_state_folder
 from reverie.runtime.array_file import array_pieces, read_arrays
 from reverie.runtime.durable_files import (
@@ -44,12 +45,16 @@ _LATEST = "latest"
 class CheckpointConfig:
     every_steps: int = 10_000
     """Agent steps between two checkpoints."""
+    every_updates: int | None = None
+    """Updates between two checkpoints, where phases learn without taking steps."""
     keep: int = 2
     """Checkpoints kept; at least two, so that a damaged one has a predecessor."""
 
     def __post_init__(self) -> None:
         if self.every_steps < 1:
             raise ReverieError(f"checkpoint.every_steps is {self.every_steps}; it must be at least 1")
+        if self.every_updates is not None and self.every_updates < 1:
+            raise ReverieError(f"checkpoint.every_updates is {self.every_updates}; it must be at least 1, or null")
         if self.keep < 2:
             raise ReverieError(f"checkpoint.keep is {self.keep}; it must be at least 2, to have a spare")
 
@@ -76,7 +81,7 @@ class CheckpointManager:
         self._replay = self._reader.replay
         self._config = config
         self._say = say
-        self._last_asked = 0
+        self._recurrence = Recurrence(every_steps=config.every_steps, every_updates=config.every_updates)
         # Chunks that are surely on disk as this process knows them. Any other file was left behind by a crash.
         self._known: ChunkRecords = {}
         # Checkpoints later than the one this process went on from: damaged, and never to be mistaken for its own.
@@ -84,21 +89,21 @@ class CheckpointManager:
 
     # When
 
-    def should_save(self, agent_steps: int) -> bool:
-        """True once for each multiple of ``every_steps`` that was reached or passed; asking again gives False.
+    def should_save(self, agent_steps: int, updates: int = 0) -> bool:
+        """True once for each multiple of ``every_steps`` or ``every_updates`` that was reached or passed.
 
-        Saves for other reasons, such as a signal, do not move the points: they depend on the step count alone.
+        Asking again gives False. Saves for other reasons, such as a signal, do not move the points: they depend on the
+        counts alone.
         """
-        every = self._config.every_steps
-        is_due = agent_steps // every > self._last_asked // every
-        self._last_asked = agent_steps
+        is_due = self._recurrence.is_due(agent_steps, updates)
+        self._recurrence.mark(agent_steps, updates)
         return is_due
 
     def get_state(self) -> State:
-        return {"last_asked": self._last_asked}
+        return {"last_asked": self._recurrence.steps, "last_updates": self._recurrence.updates}
 
     def set_state(self, state: State) -> None:
-        self._last_asked = state["last_asked"]
+        self._recurrence.mark(state["last_asked"], state.get("last_updates", 0))  # steps alone until there were both
 
     # Saving
 

@@ -52,14 +52,18 @@ class OpenLoopConfig:
 class EvaluationConfig:
     every_steps: int | None = 10_000
     """Agent steps between two evaluations in online phases; null leaves them to phases with an ``evaluate`` hook."""
+    every_updates: int | None = None
+    """Updates between two evaluations, where phases learn without taking steps; null means none."""
     episodes: int = 10
     envs: int = 10
     """Environments that play side by side."""
     open_loop: OpenLoopConfig = field(default_factory=OpenLoopConfig)
 
     def __post_init__(self) -> None:
-        if self.every_steps is not None and self.every_steps < 1:
-            raise ReverieError(f"evaluation.every_steps must be at least 1 or null, got {self.every_steps}.")
+        for name in ("every_steps", "every_updates"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ReverieError(f"evaluation.{name} must be at least 1 or null, got {value}.")
         if self.episodes < 1 or self.envs < 1:
             raise ReverieError(
                 f"evaluation.episodes ({self.episodes}) and evaluation.envs ({self.envs}) must be at least 1."

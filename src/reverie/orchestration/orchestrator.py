@@ -20,6 +20,7 @@ from reverie.orchestration.phase_scheduler import Action, PhaseScheduler
 from reverie.orchestration.phase_updates import PhaseUpdates
 from reverie.orchestration.phases import HookSpec, PhaseSpec
 from reverie.orchestration.progress_meter import ProgressMeter
+from reverie.orchestration.recurrence import Recurrence
 from reverie.orchestration.scoreboard import Scoreboard
 from reverie.orchestration.signals import StopSignals
 from reverie.orchestration.stopwatch import Stopwatch
@@ -36,7 +37,7 @@ class Orchestrator:
         parts: Parts,
         *,
         phases: tuple[PhaseSpec, ...],
-        evaluate_every: int | None,
+        evaluations: Recurrence,
         captures_updates: bool,
         model_review: ModelReview,
         checkpoints: CheckpointManager,
@@ -52,7 +53,7 @@ class Orchestrator:
         self._parts = parts
         self._workflow = parts.workflow
         self._scheduler = PhaseScheduler(phases)
-        self._evaluate_every = evaluate_every
+        self._evaluations = evaluations
         self._model_review = model_review
         self.checkpoints = checkpoints
         self._logger = logger
@@ -63,7 +64,6 @@ class Orchestrator:
         self._updates = PhaseUpdates(parts, guard, self._stopwatch, captures=captures_updates)
         self.scoreboard = Scoreboard()
         self._actions = 0
-        self._evaluated_at = 0
         self._acted_in = 0
         """Index of the phase of the last action."""
         self._owes_afterwards = False
@@ -87,7 +87,8 @@ class Orchestrator:
         for name, buffer in self._parts.buffers.items():
             buffer.set_state(state["buffers"][name])
         own = state["orchestrator"]
-        self._actions, self._evaluated_at = own["actions"], own["evaluated_at"]
+        self._actions = own["actions"]
+        self._evaluations.mark(own["evaluated_at"], own.get("evaluated_at_updates", 0))
         self._acted_in, self._owes_afterwards = own["acted_in"], own["owes_afterwards"]
         self._stopwatch.continue_from(own["wall_seconds"])
         self._meter.start_from(self.counters())
@@ -160,7 +161,8 @@ class Orchestrator:
             "buffers": {name: buffer.get_state() for name, buffer in self._parts.buffers.items()},
             "orchestrator": {
                 "actions": self._actions,
-                "evaluated_at": self._evaluated_at,
+                "evaluated_at": self._evaluations.steps,
+                "evaluated_at_updates": self._evaluations.updates,
                 "acted_in": self._acted_in,
                 "owes_afterwards": self._owes_afterwards,
                 "wall_seconds": self._stopwatch.wall_seconds,
@@ -257,26 +259,26 @@ class Orchestrator:
             review = self._model_review.review(self._parts.evaluator, name=name)
         values = {f"eval/{name}": value for name, value in (scores | review.metrics).items()}
         self._logger.write_now(counters, values, {f"eval/{name}": one for name, one in review.pictures.items()})
-        self._display.say(f"Evaluation after {counters.agent_steps:,} steps: {in_words(scores)}")
+        after = f"{counters.agent_steps:,} steps" if counters.agent_steps else f"{counters.updates:,} updates"
+        self._display.say(f"Evaluation after {after}: {in_words(scores)}")
         return True
 
     def _afterwards(self) -> None:
         """What step counts make due, in an order that a resumed run repeats."""
         steps, updates = self._scheduler.totals.agent_steps, self._scheduler.totals.updates
-        every = self._evaluate_every
-        is_due = every is not None and steps // every > self._evaluated_at // every
+        is_due = self._evaluations.is_due(steps, updates)
         controller = self._scheduler.phases[self._acted_in].controller
         is_soon = self._scheduler.is_evaluation_after(self._acted_in)
         self._owes_afterwards = is_due and not is_soon and not self._has_evaluated(controller)
         if self._owes_afterwards:
             return
         if is_due:
-            self._evaluated_at = steps
+            self._evaluations.mark(steps, updates)
         if self._logger.should_write(steps, updates=updates):
             self._logger.write(self.counters(), self._line_metrics())
         if (message := self._scheduler.waiting_message()) is not None:
             self._display.say(message)
-        if self.checkpoints.should_save(steps):
+        if self.checkpoints.should_save(steps, updates):
             self.save()
         if self._display.is_due():
             self._show()

@@ -1,0 +1,1 @@
+"""Recorded episodes on disk, which runs can learn from without a simulator."""
