@@ -49,7 +49,7 @@ def differences(one: Path, other: Path) -> list[str]:
     (first, first_rows), (second, second_rows) = _last(one), _last(other)
     if first.name != second.name:
         found.append(f"last checkpoint: {first.name} and {second.name}")
-    found += [f"state: {place}" for place in unlike(_lasting(first.state), _lasting(second.state), "")]
+    found += [f"state: {place}" for place in unlike(lasting(first.state), lasting(second.state), "")]
     return found + [f"replay: {place}" for place in unlike(first_rows, second_rows, "")]
 
 
@@ -76,7 +76,7 @@ def checkpoint_names(run: Path) -> list[str]:
     return sorted(path.name for path in (run / "checkpoints").iterdir() if path.is_dir())
 
 
-def _lasting(state: State) -> State:
+def lasting(state: State) -> State:
     """Without the clock, and without the length of a file in which the clock has written numbers."""
     own = {key: value for key, value in state["orchestrator"].items() if key != "wall_seconds"}
     logger = {key: value for key, value in state["logger"].items() if key != "offset"}

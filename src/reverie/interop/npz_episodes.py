@@ -91,10 +91,12 @@ class NpzEpisodes:
 
 def _arrays(file: Path) -> dict[str, np.ndarray] | str:
     """Everything in the file, or what is wrong with it. Python objects are not unpacked."""
+    if not zipfile.is_zipfile(file):
+        return "not a readable npz file (it is no zip archive)"
     try:
         with np.load(file, allow_pickle=False) as content:
             return {name: content[name] for name in content.files}
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as error:
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, RuntimeError) as error:
         return f"not a readable npz file ({' '.join(str(error).split())})"
     except ValueError as error:
         if "pickle" in str(error):
@@ -114,7 +116,7 @@ def _findings(arrays: Mapping[str, np.ndarray], where: str) -> Iterator[Finding]
     if not {"discount", "is_terminal", "terminal"} & arrays.keys():
         yield Finding(where, "missing, and so is discount: nothing says whether the episode was cut off", "is_terminal")
     lengths = [len(value) if value.ndim else 0 for value in arrays.values()]
-    usual = max(set(lengths), key=lengths.count, default=0)
+    usual = max(lengths, key=lengths.count, default=0)
     uneven = [(name, length) for name, length in zip(arrays, lengths, strict=True) if length != usual]
     for name, length in uneven:
         yield Finding(where, f"{length} rows instead of {usual}", name, min(length, usual))

@@ -1,0 +1,86 @@
+"""The buffer of a dataset gives the windows of its rows, keeps what is written back, and knows its dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from made_episodes import write_dataset
+
+from reverie.buffers.offline import OfflineBuffer
+from reverie.datasets.dataset import Dataset
+from reverie.types import ReverieError
+
+
+def made(path: Path, *, seed: int = 0, digest: str | None = None) -> OfflineBuffer:
+    return OfflineBuffer(path=str(path), rng=torch.Generator().manual_seed(seed), digest=digest)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_dataset(tmp_path / "data", file_bytes=1500)
+
+
+def test_windows_are_consecutive_rows_across_episode_borders(data: Path) -> None:
+    buffer = made(data)
+    episodes = list(Dataset(data).episodes())
+    whole = {name: np.concatenate([rows[name] for rows in episodes]) for name in episodes[0]}
+    batch = buffer.sample(64, 8, sampler="uniform")
+    for start, row in zip(batch.index.slot[:, 0].tolist(), range(64), strict=True):
+        span = slice(start, start + 8)
+        assert batch.index.slot[row].tolist() == list(range(start, start + 8))
+        np.testing.assert_array_equal(batch.obs["image"][row], whole["obs/image"][span])
+        for name in ("action", "reward", "is_first", "is_last", "is_terminal"):
+            np.testing.assert_array_equal(getattr(batch, name)[row], whole[name][span])
+    assert batch.is_first[:, 1:].any(), "no window crossed a border"
+    assert torch.equal(batch.is_first[:, 1:], batch.is_last[:, :-1])
+    newest = buffer.aged(torch.zeros(1, dtype=torch.int64), torch.tensor([[2, 1, 0]]))
+    np.testing.assert_array_equal(newest.reward[0], whole["reward"][-3:])
+
+
+def test_every_start_is_equally_likely(data: Path) -> None:
+    buffer = made(data)
+    starts = buffer.sample(20_000, 5, sampler="uniform").index.slot[:, 0]
+    counts = np.bincount(starts.numpy(), minlength=20)
+    assert counts.shape == (20,)
+    assert ((counts - 1000) ** 2 / 1000).sum() < 43.8  # the 99.9th percentile of chi-square with 19 degrees of freedom
+
+
+def test_it_says_what_it_can_give(data: Path) -> None:
+    buffer = made(data)
+    assert len(buffer) == buffer.stream_length == 24
+    assert buffer.can_sample(20, 5)
+    assert not buffer.can_sample(21, 5)
+    assert not buffer.could_sample(1, 25)
+    assert list(buffer.closed_chunks()) == []
+
+
+def test_latents_start_as_zeros_and_are_written_back_and_saved(data: Path) -> None:
+    buffer, again = made(data), made(data)
+    for one in (buffer, again):
+        one.keep({"deter": torch.ones(1, 3, dtype=torch.bfloat16), "stoch": torch.ones(1, 2, dtype=torch.uint8)})
+    batch = buffer.sample(1, 6, sampler="uniform")
+    assert batch.stored["deter"].shape == (1, 6, 3)
+    assert not any(value.any() for value in batch.stored.values())
+    buffer.write_back(batch.index, {"deter": torch.full((1, 4, 3), 0.5), "stoch": torch.full((1, 4, 2), 7)})
+    start = int(batch.index.slot[0, 0])
+    age = 23 - torch.arange(start, start + 6).unsqueeze(0)
+    seen = buffer.aged(torch.zeros(1, dtype=torch.int64), age)
+    assert seen.stored["deter"][0, :, 0].tolist() == [0, 0, 0.5, 0.5, 0.5, 0.5]
+    assert seen.stored["stoch"].dtype == torch.uint8
+    addresses = again.sample(1, 2, sampler="uniform")
+    again.set_state(buffer.get_state())
+    assert torch.equal(again.aged(torch.zeros(1, dtype=torch.int64), age).stored["deter"], seen.stored["deter"])
+    assert addresses.stored["deter"].shape == (1, 2, 3)
+
+
+def test_another_dataset_is_refused(data: Path, tmp_path: Path) -> None:
+    digest = Dataset(data).index.digest
+    assert made(data, digest=digest).digest == digest
+    other = write_dataset(tmp_path / "other", lengths=(6, 1))
+    with pytest.raises(ReverieError, match="has changed since this run was started"):
+        made(other, digest=digest)
+    with pytest.raises(ReverieError, match="has changed since the checkpoint was made"):
+        made(other).set_state(made(data).get_state())
