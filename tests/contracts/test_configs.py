@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from made_episodes import write_dataset
 from omegaconf import OmegaConf
 
 from reverie.build import assemble, assemble_orchestrator, assemble_workflow, phases_of
@@ -30,8 +31,8 @@ FILES = sorted(
 EXPERIMENTS = sorted(options("experiment"))
 SIZES = sorted(options("size"))
 
-NOT_HERE = {"dreamer_minecraft"}
-"""Its game cannot be installed everywhere; test_minecraft.py plays against a stand-in."""
+NOT_HERE = {"dreamer_minecraft", "dreamer_offline"}
+"""The game cannot be installed everywhere; test_minecraft.py plays against a stand-in. The other takes no steps."""
 SHORT_EPISODES = {
     "atari": ("environment.simulator.max_frames=40",),
     "crafter": ("environment.simulator.episode_steps=10",),
@@ -90,11 +91,18 @@ def test_every_file_composes_with_the_defaults(group: str, name: str) -> None:
     assert options(group)[name], "the first comment tells what the file is for"
 
 
+def long_dataset(folder: Path) -> Path:
+    """Rows enough for a batch of the usual size."""
+    return write_dataset(folder / "data", TASKS[2], lengths=(60, 60))
+
+
 # The files of the group `environment` are for tasks of their own: test_suites.py asks each of them.
 @pytest.mark.parametrize(
     ("group", "name"), [(g, n) for g, n in FILES if g not in ("environment", "experiment", "size", "runtime")]
 )
-def test_every_part_is_used_by_an_experiment_or_stands_in_for_the_default(group: str, name: str) -> None:
+def test_every_part_is_used_by_an_experiment_or_stands_in_for_the_default(
+    group: str, name: str, tmp_path: Path
+) -> None:
     """A file that no combination can run is dead. Parts that belong together are chosen together."""
     together = {"random_policy", "none", "collect_only"}
     experiment = "random_cartpole" if name in together else "dreamer_cartpole"
@@ -102,6 +110,8 @@ def test_every_part_is_used_by_an_experiment_or_stands_in_for_the_default(group:
     if name in OLDER_FORMS:
         # DreamerV1 explores by noise, which needs continuous actions.
         chosen = [f"{part}={name}" for part in ("components", "controller", "workflow")] + ["task=gym_Pendulum-v1"]
+    if name == "offline":
+        experiment, chosen = "dreamer_offline", [f"{group}={name}", f"buffer.replay.path={long_dataset(tmp_path)}"]
     config = composed(f"experiment={experiment}", *chosen, "size=debug")
     parts = assemble(config, device=CPU, allow=None)
     check_phases(phases_of(config), parts)
@@ -131,6 +141,20 @@ def test_every_experiment_runs_a_few_steps(experiment: str, tmp_path: Path) -> N
     has_updates = any(hook.kind == "update" for phase in phases_of(config) for hook in phase.hooks)
     assert (counters.updates > 0) == has_updates
     assert (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").strip()
+
+
+def test_the_offline_experiment_runs_a_few_updates(tmp_path: Path) -> None:
+    config = composed(
+        *("experiment=dreamer_offline", f"buffer.replay.path={long_dataset(tmp_path)}", "training.total_updates=3"),
+        *("runtime=debug", "size=debug", "experiment.device=cpu", "training.batch_size=2", "training.batch_length=4"),
+    )
+    prepare_torch(RuntimeConfig(**plain(config.runtime)), torch.device("cpu"))
+    parts = assemble(config, device=CPU, allow=None)
+    orchestrator = assemble_orchestrator(config, parts, folder=tmp_path, display=make_display())
+    orchestrator.begin()
+    assert orchestrator.run() == 0
+    orchestrator.close()
+    assert (orchestrator.counters().agent_steps, orchestrator.counters().updates) == (0, 3)
 
 
 def dreamer_on_meta(size: str, spaces: Spaces) -> Dreamer:

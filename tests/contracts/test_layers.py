@@ -22,6 +22,8 @@ LAYERS = (
         "build",
         "offline_build",
         "sections",
+        "saved_agent",
+        "recording",
         "configuration",
         "targets",
         "node_walk",

@@ -193,13 +193,16 @@ def test_a_dataset_and_an_environment_in_one_run(data: Path, killer: Killer, tmp
     assert metric_lines(tmp_path / "run")[-1]["agent_steps"] == 24
 
 
+COLLECTS = "training.phases=[{name: play, type: online, duration_steps: 5, workflow_hooks: [collect]}]"
+
+
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
         ([], "`buffer.replay.path` names no dataset"),
         (["buffer.replay.path=nowhere"], "is no dataset of Reverie"),
         (["buffer.replay.path={data}", "evaluation.every_updates=5"], "there is no environment: name a task"),
-        (["buffer.replay.path={data}", "phases=online"], "phase 'learn' has the hook collect, but there is no"),
+        (["buffer.replay.path={data}", COLLECTS], "phase 'play' has the hook collect, but there is no environment"),
         (["buffer.replay.path={data}", "training.batch_length=500"], "will never hold"),
         (["buffer=world_model_sequence"], "no task and no dataset"),
     ],

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from reverie.buffers.base import Buffer
+from reverie.buffers.offline import OfflineBuffer
 from reverie.environments.vector import VectorEnvironment
 from reverie.orchestration.checkpoint import Loaded
 from reverie.orchestration.evaluator import EVALUATION_BUFFER, Evaluator
@@ -98,7 +99,8 @@ def _check_batch(batch: BatchSpec, buffer: Buffer, workflow: WorldModelWorkflow,
     if batch.length < workflow.min_batch_length:
         raise ReverieError(f"{where}: batch.length must be at least {workflow.min_batch_length}, got {batch.length}.")
     if not buffer.could_sample(batch.windows_needed, batch.length + workflow.context_rows):
+        larger = "name a larger dataset" if isinstance(buffer, OfflineBuffer) else f"make buffer.{name}.capacity larger"
         raise ReverieError(
             f"{where}: the buffer '{name}' will never hold {batch.windows_needed} windows of {batch.length} rows; "
-            f"make buffer.{name}.capacity larger or the batch smaller."
+            f"{larger} or the batch smaller."
         )
