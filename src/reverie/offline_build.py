@@ -10,7 +10,10 @@ import torch
 from omegaconf import DictConfig
 
 from reverie.buffers.offline import OfflineBuffer
+from reverie.commands.dataset_words import size_words
+from reverie.commands.machine_memory import machine_memory
 from reverie.configuration import Allow, instantiate, plain
+from reverie.datasets.dataset import Dataset
 from reverie.environments.suites import space_words
 from reverie.environments.vector import VectorEnvironment
 from reverie.node_walk import is_node
@@ -35,6 +38,7 @@ def offline_buffers(config: DictConfig, *, rng: RandomStreams, allow: Allow) -> 
         if folder is None:
             raise ReverieError(f"`{path}.path` names no dataset: give its folder with `{path}.path=FOLDER`")
         node["path"] = str(Path(folder).absolute())
+        _refuse_too_large(Path(node["path"]), rng.stream(f"replay/{name}").device)
         buffer: OfflineBuffer = instantiate(node, path=path, allow=allow, rng=rng.stream(f"replay/{name}"))
         node["digest"] = buffer.digest
         made[str(name)] = buffer
@@ -95,6 +99,17 @@ def shown_task(resolved: Mapping[str, Any]) -> str:
         return str(resolved["task"])
     paths = [node["path"] for node in resolved["buffer"].values() if isinstance(node.get("path"), str)]
     return f"dataset {', '.join(Path(path).name for path in paths)}"
+
+
+def _refuse_too_large(folder: Path, device: torch.device) -> None:
+    """Before anything is allocated: all rows lie in the memory of the device."""
+    needed = Dataset(folder).index.size_bytes
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else machine_memory().available_bytes
+    if free is not None and needed > free:
+        raise ReverieError(
+            f"the dataset {folder} needs {size_words(needed)} of memory on {device}, of which {size_words(free)} are "
+            "free: use another device, or a part of the data"
+        )
 
 
 def _is_offline(node: Any, *, path: str, allow: Allow) -> bool:

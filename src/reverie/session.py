@@ -178,7 +178,7 @@ def _run_with(parts: Parts, config: DictConfig, path: Path | None, *, experiment
             raise
         orchestrator.close()
         folder.set_status("finished" if code == 0 else "interrupted")
-        _report(orchestrator, folder, is_finished=code == 0)
+        _report(orchestrator, folder, is_finished=code == 0, has_task=plain(config.task) is not None)
     return code
 
 
@@ -202,9 +202,12 @@ def _restore(
     own = orchestrator.checkpoints
     if (loaded := own.load()) is not None:
         orchestrator.restore(loaded, own)
-        display.say(f"Resuming {folder.path} at step {loaded.state['global_step']:,} (checkpoint {loaded.name}).")
+        counters = orchestrator.counters()
+        reached = f"step {counters.agent_steps:,}" if counters.agent_steps else f"update {counters.updates:,}"
+        display.say(f"Resuming {folder.path} at {reached} (checkpoint {loaded.name}).")
         if orchestrator.is_finished:
-            display.say("It has finished; add training.total_timesteps=N to train longer.")
+            total = "total_timesteps" if counters.agent_steps else "total_updates"
+            display.say(f"It has finished; add training.{total}=N to train longer.")
     elif (fork := fork or _fork(config, display)) is not None:
         _copy_metrics(fork, folder.path)
         orchestrator.restore(fork.loaded, fork.manager)
@@ -254,7 +257,7 @@ def _copy_metrics(fork: Fork, target: Path) -> None:
         raise ReverieError(f"cannot copy {fork.run / METRICS_FILE} to {target}: {error.strerror or error}.") from error
 
 
-def _report(orchestrator: Orchestrator, folder: RunFolder, *, is_finished: bool) -> None:
+def _report(orchestrator: Orchestrator, folder: RunFolder, *, is_finished: bool, has_task: bool) -> None:
     counters, scores = orchestrator.counters(), orchestrator.scoreboard
     summary = Summary(
         experiment=orchestrator.labels["experiment"],
@@ -274,4 +277,4 @@ def _report(orchestrator: Orchestrator, folder: RunFolder, *, is_finished: bool)
     curve = learning_curve(folder.path)
     if curve is not None:
         print(f"Learning curve: {curve}")
-    print("\n".join(["Next:", *(f"  {command}" for command in closing_commands(str(folder.path)))]))
+    print("\n".join(["Next:", *(f"  {command}" for command in closing_commands(str(folder.path), has_task=has_task))]))

@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 import torch
 from made_episodes import write_dataset
+from omegaconf import DictConfig
 
+from reverie import offline_build
 from reverie.buffers.offline import OfflineBuffer
+from reverie.commands.machine_memory import Memory
 from reverie.datasets.dataset import Dataset
+from reverie.runtime.rng import RandomStreams
 from reverie.types import ReverieError
 
 
@@ -84,3 +88,14 @@ def test_another_dataset_is_refused(data: Path, tmp_path: Path) -> None:
         made(other, digest=digest)
     with pytest.raises(ReverieError, match="has changed since the checkpoint was made"):
         made(other).set_state(made(data).get_state())
+
+
+def test_what_does_not_fit_is_refused_before_it_is_loaded(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = {"_target_": "reverie.buffers.offline.OfflineBuffer", "path": str(data), "digest": None}
+    config = DictConfig({"buffer": {"replay": node}})
+    rng = RandomStreams(0, device=torch.device("cpu"))
+    assert len(offline_build.offline_buffers(config, rng=rng, allow=())["replay"]) == 24
+    assert config.buffer.replay.digest == Dataset(data).index.digest
+    monkeypatch.setattr(offline_build, "machine_memory", lambda: Memory(total_bytes=1000, available_bytes=1000))
+    with pytest.raises(ReverieError, match=r"needs 2\.\d KB of memory on cpu, of which 1\.0 KB are free"):
+        offline_build.offline_buffers(config, rng=rng, allow=())

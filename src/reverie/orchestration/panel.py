@@ -38,6 +38,8 @@ class Progress:
     num_phases: int
     agent_steps: int
     total_steps: int | None
+    total_updates: int | None = None
+    """Where nothing is collected: then updates are what progresses."""
     env_frames: int
     episodes: int
     score_now: float | None
@@ -54,9 +56,9 @@ class Progress:
 
     @property
     def fraction(self) -> float | None:
-        if not self.total_steps:
-            return None
-        return min(1.0, self.agent_steps / self.total_steps)
+        if self.total_steps:
+            return min(1.0, self.agent_steps / self.total_steps)
+        return min(1.0, self.updates / self.total_updates) if self.total_updates else None
 
 
 def progress_panel(progress: Progress, scores: list[float]) -> RenderableType:
@@ -82,6 +84,8 @@ def progress_panel(progress: Progress, scores: list[float]) -> RenderableType:
 def _progress_rows(progress: Progress) -> RenderableType:
     total, left = progress.total_steps, progress.seconds_left
     steps = f"{progress.agent_steps:,}" + (f" of {total:,}" if total else "") + " steps"
+    if progress.total_updates:
+        steps = f"{progress.updates:,} of {progress.total_updates:,} updates"
     phase = Text.assemble(
         (progress.phase, "bold"), (f"  phase {progress.phase_index + 1}/{progress.num_phases}", "dim")
     )
@@ -158,11 +162,16 @@ def plain_line(progress: Progress) -> str:
     parts = [
         f"[{progress.phase} {progress.phase_index + 1}/{progress.num_phases}]",
         f"step {progress.agent_steps:,}"
-        + (f" of {progress.total_steps:,} ({fraction:.0%})" if fraction is not None else ""),
+        + (f" of {progress.total_steps:,} ({fraction:.0%})" if progress.total_steps and fraction is not None else ""),
         f"frames {progress.env_frames:,}",
         f"episodes {progress.episodes:,}",
         f"score {number(progress.score_now)} (best {number(progress.score_best)})",
-        f"updates {progress.updates:,}",
+        f"updates {progress.updates:,}"
+        + (
+            f" of {progress.total_updates:,} ({fraction:.0%})"
+            if progress.total_updates and fraction is not None
+            else ""
+        ),
         f"{progress.updates_per_second:.1f} updates/s",
         f"{progress.frames_per_second:.1f} frames/s",
     ]

@@ -21,6 +21,7 @@ class ProgressMeter:
         known = [phase.duration_steps for phase in phases if phase.has_hook("collect")]
         total = sum(duration for duration in known if duration is not None)
         self._total_steps = total if known and None not in known else None
+        self._total_updates = None if known else _total_updates(phases)
         self._start = Counters(agent_steps=0, env_frames=0, updates=0, wall_seconds=0.0)
 
     def start_from(self, counters: Counters) -> None:
@@ -47,6 +48,7 @@ class ProgressMeter:
             num_phases=len(self._phases),
             agent_steps=counters.agent_steps,
             total_steps=self._total_steps,
+            total_updates=self._total_updates,
             env_frames=counters.env_frames,
             episodes=scoreboard.episodes,
             score_now=scoreboard.now,
@@ -54,13 +56,21 @@ class ProgressMeter:
             updates=counters.updates,
             updates_per_second=(counters.updates - self._start.updates) / elapsed,
             frames_per_second=(counters.env_frames - self._start.env_frames) / elapsed,
-            seconds_left=None if is_last else self._seconds_left(counters.agent_steps, elapsed),
+            seconds_left=None if is_last else self._seconds_left(counters, elapsed),
             shares=stopwatch.shares(),
             last_eval=scoreboard.evaluation.get("return_mean"),
         )
 
-    def _seconds_left(self, agent_steps: int, elapsed: float) -> float | None:
-        steps = agent_steps - self._start.agent_steps
-        if self._total_steps is None or steps == 0:
+    def _seconds_left(self, counters: Counters, elapsed: float) -> float | None:
+        total, now, start = self._total_steps, counters.agent_steps, self._start.agent_steps
+        if total is None:
+            total, now, start = self._total_updates, counters.updates, self._start.updates
+        if total is None or now == start:
             return None
-        return max(0.0, elapsed * (self._total_steps - agent_steps) / steps)
+        return max(0.0, elapsed * (total - now) / (now - start))
+
+
+def _total_updates(phases: Sequence[PhaseSpec]) -> int | None:
+    """Of phases that only learn; None where one of them is counted in something else."""
+    known = [phase.duration_updates for phase in phases if phase.has_hook("update")]
+    return sum(duration or 0 for duration in known) if known and None not in known else None

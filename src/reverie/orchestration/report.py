@@ -33,7 +33,7 @@ MAX_LOSSES = 8
 LINE_STYLES = ("solid", "dashed", "dashdot", "dotted")
 
 Series = tuple[list[float], list[float]]
-"""Environment frames and the values seen there."""
+"""Environment frames, or updates where no step was taken, and the values seen there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,9 +76,10 @@ def final_table(summary: Summary) -> RenderableType:
     return table
 
 
-def closing_commands(logdir: str | Path) -> list[str]:
-    """What to type next: evaluate, resume, look at the curves."""
-    return [reverie_command("eval", logdir), reverie_command("resume", logdir), tensorboard_command(logdir)]
+def closing_commands(logdir: str | Path, *, has_task: bool = True) -> list[str]:
+    """What to type next: evaluate, resume, look at the curves. Without a task of its own a run must be given one."""
+    task = () if has_task else ("--task", "TASK")
+    return [reverie_command("eval", logdir, *task), reverie_command("resume", logdir), tensorboard_command(logdir)]
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
@@ -111,31 +112,32 @@ def learning_curve(folder: Path, *, say: Callable[[str], None] = print) -> Path 
 def _drawn(folder: Path) -> Path | None:
     path = folder / METRICS_FILE
     lines = read_metrics(path) if path.exists() else []
-    returns, evaluations = _series(lines, "collect/return_mean"), _series(lines, "eval/return_mean")
+    axis = "env_frames" if any(line["env_frames"] for line in lines) else "updates"
+    returns, evaluations = _series(lines, axis, "collect/return_mean"), _series(lines, axis, "eval/return_mean")
     if not returns[0] and not evaluations[0]:
         return None
-    losses = _losses(lines)
+    losses = _losses(lines, axis)
     figure, axes = _figure(num_panels=2 if losses else 1)
-    _draw_returns(axes[0], lines, returns, evaluations)
+    _draw_returns(axes[0], lines, axis, returns, evaluations)
     axes[0].set_title(folder.resolve().name, loc="left", fontsize=11, fontweight="bold")
     if losses:
         _draw_losses(axes[1], losses)
-    axes[-1].set_xlabel("environment frames")
+    axes[-1].set_xlabel("environment frames" if axis == "env_frames" else axis)
     picture = io.BytesIO()
     figure.savefig(picture, dpi=150)
     replace_file(folder / CURVE_FILE, [picture.getbuffer()])  # a full disk leaves the old picture, not half a new one
     return folder / CURVE_FILE
 
 
-def _series(lines: list[dict[str, float]], name: str) -> Series:
+def _series(lines: list[dict[str, float]], axis: str, name: str) -> Series:
     """Where ``name`` has a finite value."""
-    points = [(line["env_frames"], line[name]) for line in lines if math.isfinite(line.get(name, math.nan))]
+    points = [(line[axis], line[name]) for line in lines if math.isfinite(line.get(name, math.nan))]
     return [frames for frames, _ in points], [value for _, value in points]
 
 
-def _losses(lines: list[dict[str, float]]) -> dict[str, Series]:
+def _losses(lines: list[dict[str, float]], axis: str) -> dict[str, Series]:
     names = sorted({name for line in lines for name in line if name.startswith(LOSS_PREFIX)})
-    found = {name.removeprefix(LOSS_PREFIX): _series(lines, name) for name in names[:MAX_LOSSES]}
+    found = {name.removeprefix(LOSS_PREFIX): _series(lines, axis, name) for name in names[:MAX_LOSSES]}
     return {name: series for name, series in found.items() if series[0]}
 
 
@@ -157,19 +159,19 @@ def _figure(*, num_panels: int) -> tuple[Figure, list[Axes]]:
     return figure, axes
 
 
-def _draw_returns(axes: Axes, lines: list[dict[str, float]], returns: Series, evaluations: Series) -> None:
+def _draw_returns(axes: Axes, lines: list[dict[str, float]], axis: str, returns: Series, evaluations: Series) -> None:
     if returns[0]:
         axes.plot(*returns, color="#8c6bb1", linewidth=1.4, label="training return")
     if evaluations[0]:
-        _draw_band(axes, lines)
+        _draw_band(axes, lines, axis)
         axes.plot(*evaluations, color="#d95f0e", linewidth=1.8, marker="o", markersize=4, label="evaluation")
     axes.set_ylabel("episode return")
     axes.legend(frameon=False, loc="best")
 
 
-def _draw_band(axes: Axes, lines: list[dict[str, float]]) -> None:
+def _draw_band(axes: Axes, lines: list[dict[str, float]], axis: str) -> None:
     """The spread of the evaluations: lowest to highest return where both are known, else one standard deviation."""
-    bands = [(line["env_frames"], *_spread(line)) for line in lines if "eval/return_mean" in line]
+    bands = [(line[axis], *_spread(line)) for line in lines if "eval/return_mean" in line]
     known = [band for band in bands if all(map(math.isfinite, band))]
     if known:
         frames, lows, highs = zip(*known, strict=True)
