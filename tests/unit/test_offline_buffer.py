@@ -80,6 +80,32 @@ def test_latents_start_as_zeros_and_are_written_back_and_saved(data: Path) -> No
     assert addresses.stored["deter"].shape == (1, 2, 3)
 
 
+def test_windows_inside_one_episode(data: Path) -> None:
+    buffer = made(data)  # episodes of 7, 2, 10 and 5 rows
+    assert buffer.can_sample(10, 5, crosses_episodes=False)
+    assert not buffer.can_sample(11, 5, crosses_episodes=False)
+    assert not buffer.can_sample(1, 11, crosses_episodes=False)
+    batch = buffer.sample(200, 5, sampler="uniform", crosses_episodes=False)
+    assert not batch.is_first[:, 1:].any()
+    assert sorted(set(batch.index.slot[:, 0].tolist())) == [0, 1, 2, 9, 10, 11, 12, 13, 14, 19]
+
+
+def test_priorities_are_drawn_by_and_saved(data: Path) -> None:
+    buffer, again = made(data), made(data)
+    batch = buffer.sample(500, 5, sampler="prioritized")
+    assert set(batch.index.slot[:, 0].tolist()) == set(range(20))
+    priority = torch.where(batch.index.slot[:, 0] == 3, 1.0, 1e-9)
+    buffer.prioritize(batch.index, priority)
+    drawn = buffer.sample(100, 5, sampler=(("prioritized", 0.9), ("uniform", 0.1))).index.slot[:, 0]
+    assert (drawn[:90] == 3).float().mean() > 0.95
+    again.set_state(buffer.get_state())
+    again_rng, rng = torch.Generator().manual_seed(5), torch.Generator().manual_seed(5)
+    again._rng.set_state(again_rng.get_state())
+    buffer._rng.set_state(rng.get_state())
+    one, other = (made_one.sample(50, 5, sampler="prioritized").index.slot for made_one in (buffer, again))
+    assert torch.equal(one, other)
+
+
 def test_another_dataset_is_refused(data: Path, tmp_path: Path) -> None:
     digest = Dataset(data).index.digest
     assert made(data, digest=digest).digest == digest

@@ -8,24 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Generator, Tensor
 
+from reverie.buffers.base import Sampler
+from reverie.buffers.selection import Selection
 from reverie.datasets.dataset import Dataset
-from reverie.types import Batch, ReverieError, Row, RowIndex, Spaces, State
+from reverie.types import Batch, ReverieError, Row, RowIndex, Spaces, State, require
 
 _DIGEST_SHOWN = 12
+_SLICED_BYTES = 1024
+"""In host memory, windows of rows of at least this size are copied as a whole: one by one they cost ten times more."""
 
 
 class OfflineBuffer:
     """One stream: the whole dataset in the memory of the device that draws windows from it."""
 
-    samplers: ClassVar[tuple[str, ...]] = ("uniform",)
+    samplers: ClassVar[tuple[str, ...]] = ("uniform", "prioritized")
 
-    def __init__(self, *, path: str, rng: Generator, digest: str | None = None) -> None:
+    def __init__(self, *, path: str, rng: Generator, digest: str | None = None, priority_exponent: float = 0.8) -> None:
         """``digest`` is the checksum that the dataset must have; None takes the dataset as it is."""
+        require("priority_exponent of a buffer", priority_exponent, at_least=0)
         self._dataset = Dataset(Path(path))
         self._rng = rng
         self._check_digest(digest, "this run was started")
@@ -33,7 +38,13 @@ class OfflineBuffer:
         self._rows: dict[str, Tensor] = {}
         self._stored: dict[str, Tensor] = {}
         """Mutable side arrays: what a policy would have stored, zeros until it is written back."""
+        self._inside: dict[int, int] = {}
+        """By length: how many windows lie inside one episode, counted once."""
         self._load()
+        self._position = torch.full((), self.stream_length, dtype=torch.int64, device=rng.device)
+        self._selection = Selection(
+            num_streams=1, stream_length=self.stream_length, exponent=priority_exponent, rng=rng
+        )
 
     @property
     def spaces(self) -> Spaces:
@@ -60,23 +71,32 @@ class OfflineBuffer:
             "give the online phase a buffer of its own."
         )
 
-    def can_sample(self, size: int, length: int) -> bool:
-        return self.stream_length - length + 1 >= size
+    def can_sample(self, size: int, length: int, *, crosses_episodes: bool = True) -> bool:
+        if crosses_episodes or length > self.stream_length:
+            return self.could_sample(size, length)
+        if length not in self._inside:
+            self._prepare_selection(length, crosses_episodes=False)
+            self._inside[length] = self._selection.count(length, self._position, crosses_episodes=False)
+        return self._inside[length] >= size
 
     def could_sample(self, size: int, length: int) -> bool:
-        return self.can_sample(size, length)
+        return self.stream_length - length + 1 >= size
 
-    def sample(self, size: int, length: int, *, sampler: str) -> Batch:
-        """``size`` windows of ``length`` rows, each possible start equally likely. A CUDA graph can hold a call."""
-        assert sampler in self.samplers, "the phases were checked against the samplers"
-        device = self._rng.device
-        uniform = torch.rand(size, dtype=torch.float64, device=device, generator=self._rng)
-        start = (uniform * (self.stream_length - length + 1)).long()
-        return self._window(start.unsqueeze(1) + torch.arange(length, device=device))
+    def sample(self, size: int, length: int, *, sampler: Sampler, crosses_episodes: bool = True) -> Batch:
+        """Allowed only where ``can_sample`` is true. A CUDA graph can hold a call."""
+        self._prepare_selection(length, crosses_episodes=crosses_episodes)
+        stream, start = self._selection.drawn(
+            size, length, self._position, sampler=sampler, crosses_episodes=crosses_episodes
+        )
+        slot = start.unsqueeze(1) + torch.arange(length, device=start.device)
+        return self._window(RowIndex(stream=stream, slot=slot), is_consecutive=True)
+
+    def prioritize(self, index: RowIndex, priority: Tensor, *, crosses_episodes: bool = True) -> None:
+        self._selection.assign(index, priority, crosses_episodes=crosses_episodes)
 
     def aged(self, stream: Tensor, age: Tensor) -> Batch:
-        del stream  # there is only one
-        return self._window(self.stream_length - 1 - age.to(self._rng.device))
+        device = self._rng.device
+        return self._window(RowIndex(stream=stream.to(device), slot=self.stream_length - 1 - age.to(device)))
 
     def write_back(self, index: RowIndex, values: dict[str, Tensor]) -> None:
         for name, value in values.items():
@@ -98,6 +118,7 @@ class OfflineBuffer:
     def get_state(self) -> State:
         return {
             "digest": self._dataset.index.digest,
+            "selection": self._selection.get_state(),
             "stored": {name: value.clone() for name, value in self._stored.items()},
         }
 
@@ -105,6 +126,14 @@ class OfflineBuffer:
         self._check_digest(state["digest"], "the checkpoint was made")
         for name, value in state["stored"].items():
             self._stored[name].copy_(value)
+        self._selection.set_state(state["selection"], position=self._position, **self._firsts())
+
+    def _prepare_selection(self, length: int, *, crosses_episodes: bool) -> None:
+        if not self._selection.is_prepared(length, crosses_episodes=crosses_episodes):
+            self._selection.prepare(length, crosses_episodes=crosses_episodes, **self._firsts())
+
+    def _firsts(self) -> dict[str, Any]:
+        return {"is_first": self._rows["is_first"].unsqueeze(0), "oldest": 0}
 
     def _check_digest(self, expected: str | None, since: str) -> None:
         found = self._dataset.index.digest
@@ -124,8 +153,8 @@ class OfflineBuffer:
                 self._rows[name][first : first + file.rows] = value.to(self._rng.device)
             first += file.rows
 
-    def _window(self, slot: Tensor) -> Batch:
-        rows = {name: value[slot] for name, value in self._rows.items()}
+    def _window(self, index: RowIndex, *, is_consecutive: bool = False) -> Batch:
+        rows = {name: _taken(value, index.slot, is_consecutive) for name, value in self._rows.items()}
         return Batch(
             obs={name.removeprefix("obs/"): value for name, value in rows.items() if name.startswith("obs/")},
             reward=rows["reward"],
@@ -133,6 +162,15 @@ class OfflineBuffer:
             is_last=rows["is_last"],
             is_terminal=rows["is_terminal"],
             action=rows["action"],
-            stored={name: value[slot] for name, value in self._stored.items()},
-            index=RowIndex(stream=torch.zeros_like(slot[:, 0]), slot=slot),
+            stored={name: _taken(value, index.slot, is_consecutive) for name, value in self._stored.items()},
+            index=index,
         )
+
+
+def _taken(array: Tensor, slot: Tensor, is_consecutive: bool) -> Tensor:
+    """A copy of the rows of ``array`` [rows, ...] at ``slot`` [B, T]."""
+    is_large = array.stride(0) * array.element_size() >= _SLICED_BYTES
+    if not (is_large and is_consecutive and array.device.type == "cpu"):
+        return array[slot]
+    length = slot.shape[1]
+    return torch.stack([array[start : start + length] for start in slot[:, 0].tolist()])
