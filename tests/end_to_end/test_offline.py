@@ -86,6 +86,16 @@ def test_recorded_episodes_are_described(data: Path, capsys: pytest.CaptureFixtu
     assert described["digest"] == Dataset(data).index.digest
 
 
+def test_the_same_seed_gives_the_same_dataset_in_workers_too(data: Path, killer: Killer, tmp_path: Path) -> None:
+    command = ["record", "builtin_discrete", "--episodes", "5", "environment.num_envs=2"]
+    for name, more in (("workers", ["environment.in_workers=true"]), ("other", ["--seed", "1"])):
+        ended = killer.run(*command, str(tmp_path / name), *more)
+        assert ended.code == 0, ended.output
+    digest = Dataset(data).index.digest
+    assert Dataset(tmp_path / "workers").index.digest == digest
+    assert Dataset(tmp_path / "other").index.digest != digest
+
+
 def test_the_run_folder_names_the_dataset(trained: Path, data: Path) -> None:
     node = read_config(trained)["buffer"]["replay"]
     assert (node["path"], node["digest"]) == (str(data), Dataset(data).index.digest)

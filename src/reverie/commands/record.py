@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,13 +26,18 @@ examples:
   %(prog)s dmc_walker_walk data/walker --episodes 20 environment.num_envs=4"""
 
 _EPISODES = 10
+_OVERRIDE = re.compile(r"[\w.+~@]+=")
+"""People mix settings with the other words."""
 
 
 def run(arguments: list[str]) -> int:
     parser = Parser("record", description=_DESCRIPTION, epilog=_EPILOG, usage=_USAGE)
-    parser.add_argument("task", metavar="TASK", nargs="?", help="what to play; `reverie tasks` lists the tasks")
-    parser.add_argument("dest", metavar="DEST", type=Path, nargs="?", help="the folder to make")
-    parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="settings of the environment")
+    parser.add_argument(
+        "words",
+        metavar="TASK DEST [KEY=VALUE ...]",
+        nargs="*",
+        help="what to play (`reverie tasks` lists the tasks), the folder to make, and settings of the environment",
+    )
     amounts = parser.add_mutually_exclusive_group()
     amounts.add_argument("--episodes", type=positive, metavar="N", help=f"whole episodes (default: {_EPISODES})")
     amounts.add_argument("--steps", type=positive, metavar="N", help="rows; the last episodes are cut off there")
@@ -39,24 +45,27 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=natural, default=0, metavar="S", help="seed of the episodes (default: 0)")
     parser.add_allow()
     given = parser.parse_intermixed_args(arguments)
-    if given.task is None or given.dest is None:
-        parser.error("TASK and DEST are needed: name the task and the folder to make")
+    overrides = [word for word in given.words if _OVERRIDE.match(word)]
+    names = [word for word in given.words if word not in overrides]
+    if len(names) != 2:
+        parser.error(f"TASK and DEST are needed, got {' '.join(names) or 'neither'}")
+    task, dest = names[0], Path(names[1])
 
     from reverie.commands.dataset_words import summary
     from reverie.datasets.writer import refuse_existing
     from reverie.recording import Amount, record_agent, record_random
 
-    refuse_existing(given.dest)
+    refuse_existing(dest)
     episodes = None if given.steps else given.episodes or _EPISODES
     amount = Amount(episodes=episodes, steps=given.steps)
     if given.run is None:
         from reverie.commands.composition import composed
 
-        index = record_random(composed(given.task, given.overrides), given.dest, amount=amount, seed=given.seed)
+        index = record_random(composed(task, overrides), dest, amount=amount, seed=given.seed)
     else:
-        config = _agent_config(given.run, given.task, given.overrides, given.allow)
-        index = record_agent(config, given.run, given.dest, amount=amount, seed=given.seed, allow=given.allow)
-    print(f"{given.dest}: {summary(index)}")
+        config = _agent_config(given.run, task, overrides, given.allow)
+        index = record_agent(config, given.run, dest, amount=amount, seed=given.seed, allow=given.allow)
+    print(f"{dest}: {summary(index)}")
     return 0
 
 
