@@ -55,6 +55,15 @@ def test_npz_files_are_in_the_layout_of_the_older_codes(tmp_path: Path) -> None:
         np.testing.assert_array_equal(file["speed/wheel"], rows["obs/speed/wheel"])
 
 
+def test_what_an_export_declares_is_not_to_be_guessed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_dataset(tmp_path / "data")
+    assert cli.main(["data", "export", str(data), str(tmp_path / "npz"), "--format", "npz"]) == 0
+    command = ["data", "import", str(tmp_path / "npz"), str(tmp_path / "again"), "--action-range", "-2", "2"]
+    assert cli.main(command) == 2
+    assert "says itself what its actions are" in capsys.readouterr().err
+    assert not (tmp_path / "again").exists()
+
+
 @pytest.mark.parametrize("format_name", ["npz", "hdf5"])
 def test_an_export_is_whole_or_not_there(format_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_dataset(tmp_path / "data", file_bytes=600)

@@ -62,7 +62,10 @@ def run(arguments: list[str]) -> int:
 
     kind = "vector" if given.action_range else given.actions
     reading = ActionReading(low=low, high=high, kind=kind)
-    imported = import_dataset(opened_source(given.source), given.dest, reading=reading, task=given.task)
+    source = opened_source(given.source)
+    if source.spaces is not None and reading != ActionReading():
+        parser.error(f"{given.source} says itself what its actions are: leave out --action-range and --actions")
+    imported = import_dataset(source, given.dest, reading=reading, task=given.task)
     _report(imported)
     if imported.index is None:
         raise ReverieError(f"`{given.source}` holds no good episode, so {given.dest} was not written")

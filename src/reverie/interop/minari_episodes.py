@@ -52,7 +52,7 @@ class MinariEpisodes:
             try:
                 (episode,) = self._dataset.iterate_episodes([index])
                 yield self._converted(episode, where)
-            except (OSError, KeyError, ValueError, IndexError, ReverieError) as error:
+            except (OSError, RuntimeError, KeyError, ValueError, IndexError, ReverieError) as error:
                 yield Finding(where, " ".join(str(error).split()))
 
     def _converted(self, episode: Any, where: str) -> Found:
