@@ -11,7 +11,6 @@ from omegaconf import DictConfig
 
 from reverie.buffers.offline import OfflineBuffer
 from reverie.commands.dataset_words import size_words
-from reverie.commands.machine_memory import machine_memory
 from reverie.configuration import Allow, instantiate, plain
 from reverie.datasets.dataset import Dataset
 from reverie.environments.suites import space_words
@@ -20,6 +19,8 @@ from reverie.node_walk import is_node
 from reverie.orchestration.evaluator import EvaluationConfig
 from reverie.orchestration.no_environment import NoEnvironment
 from reverie.orchestration.phases import PhaseSpec
+from reverie.runtime.compilation import eager_steps
+from reverie.runtime.machine_memory import machine_memory
 from reverie.runtime.rng import RandomStreams
 from reverie.targets import located
 from reverie.types import Observation, ReverieError, Space, Spaces
@@ -88,7 +89,8 @@ def keep_stored(
     policy = workflow.policy(None)  # its random streams begin here
     before = rng.get_state()
     for buffer in offline.values():
-        _, _, stored = policy.act(policy.initial(1), _zeros(buffer.spaces, device), mode="train")
+        with eager_steps():  # it happens once
+            _, _, stored = policy.act(policy.initial(1), _zeros(buffer.spaces, device), mode="train")
         buffer.keep(stored)
     rng.set_state(before)
 

@@ -291,7 +291,8 @@ def test_eval_prints_a_table_or_json(
     )
     assert json.loads(capsys.readouterr().out) == {"eval/return_mean": 123.5}
     nothing = {"episodes": None, "seed": None, "checkpoint": None, "has_pictures": False, "allow": []}
-    chosen = {"episodes": 3, "seed": 0, "checkpoint": "c", "has_pictures": False, "allow": ["p"]}
+    nothing["elsewhere"] = None
+    chosen = {**nothing, "episodes": 3, "seed": 0, "checkpoint": "c", "allow": ["p"]}
     assert calls == [(run, nothing), (run, chosen)]
     assert "must be a positive integer" in sentence("eval", str(run), "--episodes", "0")
     assert "is not a run folder" in sentence("eval", "nowhere")

@@ -12,8 +12,8 @@ from omegaconf import DictConfig
 
 from reverie import offline_build
 from reverie.buffers.offline import OfflineBuffer
-from reverie.commands.machine_memory import Memory
 from reverie.datasets.dataset import Dataset
+from reverie.runtime.machine_memory import Memory
 from reverie.runtime.rng import RandomStreams
 from reverie.types import ReverieError
 

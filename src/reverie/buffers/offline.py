@@ -47,6 +47,10 @@ class OfflineBuffer:
         )
 
     @property
+    def capacity(self) -> int:
+        return self.stream_length
+
+    @property
     def spaces(self) -> Spaces:
         return self._dataset.index.spaces
 

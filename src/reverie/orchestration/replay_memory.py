@@ -62,7 +62,8 @@ def _zeros(space: Space, device: torch.device) -> torch.Tensor:
 
 def _rows(name: str, phases: tuple[PhaseSpec, ...], parts: Parts) -> int:
     """Rows that this run brings into the buffer. A GPU gives all memory at once, a processor as it is used."""
-    capacity = parts.buffers[name].capacity
+    buffer = parts.buffers[name]
+    capacity = buffer.capacity - len(buffer)  # a dataset is there already
     collecting = [phase.duration_steps for phase in phases if phase.buffer == name and phase.has_hook("collect")]
     if parts.device.type == "cuda" or not collecting or None in collecting:
         return capacity
