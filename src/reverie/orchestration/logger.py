@@ -43,6 +43,11 @@ class Counters:
     wall_seconds: float
     """Time spent training, over all sessions of the run."""
 
+    @property
+    def reached(self) -> str:
+        """How far that is, in words: steps, or updates where no step was taken."""
+        return f"{self.agent_steps:,} steps" if self.agent_steps or not self.updates else f"{self.updates:,} updates"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggingConfig:

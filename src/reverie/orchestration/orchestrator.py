@@ -87,9 +87,8 @@ class Orchestrator:
         for name, buffer in self._parts.buffers.items():
             buffer.set_state(state["buffers"][name])
         own = state["orchestrator"]
-        self._actions = own["actions"]
+        self._actions, self._acted_in, self._owes_afterwards = own["actions"], own["acted_in"], own["owes_afterwards"]
         self._evaluations.mark(own["evaluated_at"], own.get("evaluated_at_updates", 0))
-        self._acted_in, self._owes_afterwards = own["acted_in"], own["owes_afterwards"]
         self._stopwatch.continue_from(own["wall_seconds"])
         self._meter.start_from(self.counters())
         self._enter_phase()
@@ -259,8 +258,7 @@ class Orchestrator:
             review = self._model_review.review(self._parts.evaluator, name=name)
         values = {f"eval/{name}": value for name, value in (scores | review.metrics).items()}
         self._logger.write_now(counters, values, {f"eval/{name}": one for name, one in review.pictures.items()})
-        after = f"{counters.agent_steps:,} steps" if counters.agent_steps else f"{counters.updates:,} updates"
-        self._display.say(f"Evaluation after {after}: {in_words(scores)}")
+        self._display.say(f"Evaluation after {counters.reached}: {in_words(scores)}")
         return True
 
     def _afterwards(self) -> None:
