@@ -116,7 +116,8 @@ def read_config(run: Path) -> dict[str, Any]:
     """The resolved config of a run folder. Only plain values: a stranger's YAML makes no objects."""
     file = run / "config.yaml"
     if not file.is_file():
-        raise ReverieError(f"`{run}` is not a run folder: it holds no config.yaml (runs usually lie in `runs/`)")
+        why = "it holds no config.yaml" if run.exists() else "it does not exist"
+        raise ReverieError(f"`{run}` is not a run folder: {why} (runs usually lie in `runs/`)")
     try:
         config = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -137,14 +137,15 @@ def made_from_node(node: Mapping[str, Any], *, path: str, allow: Sequence[str] |
 def _scalar(annotation: Any, value: Any, path: str) -> Any:
     if not _fits(annotation, value):
         raise mismatch(annotation, value, path)
-    return annotation(value) if annotation in (float, Path) else value
+    return annotation(value) if annotation in (int, float, Path) else value
 
 
 def _fits(annotation: Any, value: Any) -> bool:
     if get_origin(annotation) is Literal:
         return any(type(value) is type(choice) and value == choice for choice in get_args(annotation))
     if annotation in (int, float):  # an int is a number too; a bool is neither, though Python says so
-        return isinstance(value, (int, annotation)) and not isinstance(value, bool)
+        is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())  # as in 1e6
+        return (is_whole or isinstance(value, annotation)) and not isinstance(value, bool)
     if annotation is Path:
         return isinstance(value, (str, Path))
     if annotation is None:

@@ -43,6 +43,7 @@ from reverie.runtime.device import RuntimeConfig, chosen_device, prepare_torch
 from reverie.runtime.rng import RandomStreams
 from reverie.saved_agent import load_weights, moved_to, stored_config, trained_spaces
 from reverie.sections import ExperimentConfig, TrainingConfig
+from reverie.targets import foreign_packages
 from reverie.types import ReverieError
 from reverie.workflows.open_loop import PredictsOpenLoop
 
@@ -277,4 +278,6 @@ def _report(orchestrator: Orchestrator, folder: RunFolder, *, is_finished: bool,
     curve = learning_curve(folder.path)
     if curve is not None:
         print(f"Learning curve: {curve}")
-    print("\n".join(["Next:", *(f"  {command}" for command in closing_commands(str(folder.path), has_task=has_task))]))
+    trusted = foreign_packages(read_config(folder.path))
+    commands = closing_commands(str(folder.path), has_task=has_task, trusted=trusted)
+    print("\n".join(["Next:", *(f"  {command}" for command in commands)]))

@@ -68,6 +68,19 @@ def check_tasks(config: Any, *, allow: Sequence[str]) -> None:
             check_tasks(value, allow=allow)
 
 
+def foreign_packages(config: Any, *, key: str | None = None) -> list[str]:
+    """The packages that whoever opens a run with this config must trust, each once."""
+    if isinstance(config, str):
+        named = _TASK_PACKAGE.match(config)
+        if named:
+            return [named["package"].partition(".")[0]]
+        return [config.partition(".")[0]] if key == "_target_" and not _is_inside(config, OWN_PACKAGES) else []
+    if not isinstance(config, (Mapping, list, tuple)):
+        return []
+    items = config.items() if isinstance(config, Mapping) else ((key, value) for value in config)
+    return list(dict.fromkeys(name for inner, value in items for name in foreign_packages(value, key=inner)))
+
+
 def _refuse_outside(name: str, target: str, *, path: str, allow: Sequence[str] | None) -> None:
     if allow is None or _is_inside(name, [*OWN_PACKAGES, *allow]):
         return

@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 
 from reverie import configuration as conf
 from reverie.node_walk import CheckWalk
+from reverie.targets import foreign_packages
 from reverie.types import ReverieError, Space
 
 if TYPE_CHECKING:
@@ -335,3 +336,24 @@ def test_a_stored_config_is_whole_and_resolved(tmp_path: Path, size: str | None,
     lines = [f"{name}: {size if name == 'size' else 'null'}" for name in conf.SECTIONS if size or name != "size"]
     (tmp_path / "config.yaml").write_text("\n".join(lines))
     assert expected in refusal(lambda: conf.read_config(tmp_path))
+
+
+def test_whole_numbers_may_be_written_as_floats() -> None:
+    assert section(Counted, {"steps": 1e6}, path="training").steps == 1_000_000
+    with pytest.raises(ReverieError, match=r"`training\.steps` must be an integer, got 1\.5"):
+        section(Counted, {"steps": 1.5}, path="training")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    steps: int
+
+
+def test_whoever_opens_a_run_is_told_what_to_trust() -> None:
+    config = {
+        "task": "gym:my_tasks.games:Maze-v0",
+        "workflow": {"_target_": "lab.flows.Mine", "note": "lab.flows.Mine"},
+        "components": [{"_target_": "reverie.buffers.base.Buffer"}, {"_target_": "lab.more.Other"}],
+        "seed": 0,
+    }
+    assert foreign_packages(config) == ["my_tasks", "lab"]

@@ -161,6 +161,10 @@ def test_closing_commands_can_be_pasted() -> None:
         "tensorboard --logdir runs/one",
     ]
     assert closing_commands(Path("my runs/one"))[0] == "reverie eval 'my runs/one'"
+    assert closing_commands("one", trusted=["mine"])[:2] == [
+        "reverie eval one --allow mine",
+        "reverie resume one --allow mine",
+    ]
 
 
 def test_closing_commands_work_for_who_used_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,8 +120,9 @@ def _leaf_problems(name: str, value: np.ndarray, space: gym_spaces.Space[Any]) -
         return
     dtype = np.dtype(space.dtype) if space.dtype is not None else value.dtype
     # Within a kind (float64 for float32) nothing is lost that matters; a float for a byte is another thing.
-    if value.dtype != dtype and not np.can_cast(value.dtype, dtype, "same_kind"):
-        yield f"{name} has dtype {value.dtype}, but its space says {dtype}: return it with .astype(np.{dtype})."
+    if value.dtype != dtype and (value.dtype.kind != dtype.kind or not np.can_cast(value.dtype, dtype, "same_kind")):
+        scaled = ", times 255 where it is a share" if value.dtype.kind == "f" and dtype == np.uint8 else ""
+        yield f"{name} has dtype {value.dtype}, but its space says {dtype}: return it with .astype(np.{dtype}){scaled}."
         return
     if value.dtype.kind == "f" and not np.isfinite(value).all():
         yield f"{name} holds NaN or infinity: find the division or the unstable step that makes it."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,10 +76,15 @@ def final_table(summary: Summary) -> RenderableType:
     return table
 
 
-def closing_commands(logdir: str | Path, *, has_task: bool = True) -> list[str]:
-    """What to type next: evaluate, resume, look at the curves. Without a task of its own a run must be given one."""
+def closing_commands(logdir: str | Path, *, has_task: bool = True, trusted: Sequence[str] = ()) -> list[str]:
+    """What to type next: evaluate, resume, look at the curves. Without a task of its own a run must be given one.
+
+    ``trusted`` are the packages beside Reverie that opening the run imports.
+    """
     task = () if has_task else ("--task", "TASK")
-    return [reverie_command("eval", logdir, *task), reverie_command("resume", logdir), tensorboard_command(logdir)]
+    allow = [word for package in trusted for word in ("--allow", package)]
+    evaluate, resume = (reverie_command(name, logdir, *more, *allow) for name, more in (("eval", task), ("resume", ())))
+    return [evaluate, resume, tensorboard_command(logdir)]
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
