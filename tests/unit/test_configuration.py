@@ -339,9 +339,9 @@ def test_a_stored_config_is_whole_and_resolved(tmp_path: Path, size: str | None,
 
 
 def test_whole_numbers_may_be_written_as_floats() -> None:
-    assert section(Counted, {"steps": 1e6}, path="training").steps == 1_000_000
+    assert conf.section(Counted, {"steps": 1e6}, path="training").steps == 1_000_000
     with pytest.raises(ReverieError, match=r"`training\.steps` must be an integer, got 1\.5"):
-        section(Counted, {"steps": 1.5}, path="training")
+        conf.section(Counted, {"steps": 1.5}, path="training")
 
 
 @dataclass(frozen=True, kw_only=True)
