@@ -39,7 +39,8 @@ def offline_buffers(config: DictConfig, *, rng: RandomStreams, allow: Allow) -> 
         if folder is None:
             raise ReverieError(f"`{path}.path` names no dataset: give its folder with `{path}.path=FOLDER`")
         node["path"] = str(Path(folder).absolute())
-        _refuse_too_large(Path(node["path"]), rng.stream(f"replay/{name}").device)
+        device = rng.stream(f"replay/{name}").device
+        _refuse_too_large(Dataset(Path(node["path"])).index.size_bytes, f"the dataset {node['path']}", device)
         buffer: OfflineBuffer = instantiate(node, path=path, allow=allow, rng=rng.stream(f"replay/{name}"))
         node["digest"] = buffer.digest
         made[str(name)] = buffer
@@ -91,6 +92,8 @@ def keep_stored(
     for buffer in offline.values():
         with eager_steps():  # it happens once
             _, _, stored = policy.act(policy.initial(1), _zeros(buffer.spaces, device), mode="train")
+        needed = len(buffer) * sum(value.nbytes for value in stored.values())
+        _refuse_too_large(needed, "what the policy stores beside the rows of a dataset", device)
         buffer.keep(stored)
     rng.set_state(before)
 
@@ -103,13 +106,12 @@ def shown_task(resolved: Mapping[str, Any]) -> str:
     return f"dataset {', '.join(Path(path).name for path in paths)}"
 
 
-def _refuse_too_large(folder: Path, device: torch.device) -> None:
+def _refuse_too_large(needed: int, what: str, device: torch.device) -> None:
     """Before anything is allocated: all rows lie in the memory of the device."""
-    needed = Dataset(folder).index.size_bytes
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else machine_memory().available_bytes
     if free is not None and needed > free:
         raise ReverieError(
-            f"the dataset {folder} needs {size_words(needed)} of memory on {device}, of which {size_words(free)} are "
+            f"{what} needs {size_words(needed)} of memory on {device}, of which {size_words(free)} are "
             "free: use another device, or a part of the data"
         )
 

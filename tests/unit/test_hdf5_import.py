@@ -213,3 +213,35 @@ def test_a_minari_dataset_with_a_bad_episode(minari_home: Path, tmp_path: Path) 
     assert words(result) == ["episode 0, reward, step 2: not a finite number"]
     with pytest.raises(ReverieError, match="there is no Minari dataset"):
         imported("minari:made/other-v0", tmp_path / "other")
+
+
+def test_a_file_that_leads_to_other_files_is_refused(tmp_path: Path) -> None:
+    """Else whoever imports a stranger's file would put files of their own into a dataset."""
+    secret = tmp_path / "secret.txt"
+    secret.write_bytes(b"secret" * 100)
+    content = flat()
+    for name in ("link", "elsewhere"):
+        path = save(tmp_path / f"{name}.hdf5", {key: value for key, value in content.items() if key != "observations"})
+        with h5py.File(path, "a") as file:
+            if name == "link":
+                file["observations"] = h5py.ExternalLink(str(tmp_path / "elsewhere.hdf5"), "/observations")
+            else:
+                rows = len(content["rewards"])
+                place = [(str(secret), 0, rows * 2)]
+                file.create_dataset("observations", shape=(rows, 2), dtype="u1", external=place)
+        result = imported(path, tmp_path / f"made-{name}")
+        assert result.index is None
+        assert "not followed" in words(result)[0] if name == "link" else "another file" in words(result)[0]
+
+
+@pytest.mark.parametrize("strange", [np.array(["a"] * 12, dtype="S1"), np.zeros((12, 0), np.float32)])
+def test_strange_arrays_are_sentences(strange: np.ndarray, tmp_path: Path) -> None:
+    key = "timeouts" if strange.dtype.kind == "S" else "observations"
+    path = save(tmp_path / "odd.hdf5", flat() | {key: strange, f"next_{key}": strange})
+    if key == "observations":
+        with pytest.raises(ReverieError, match="in which there are no numbers"):
+            imported(path, tmp_path / "made")
+    else:
+        result = imported(path, tmp_path / "made")
+        assert result.index is None
+        assert "is not a kind of number" in words(result)[0]

@@ -114,7 +114,7 @@ class Selection:
         first, count = windows.span(position)
         if name == "uniform":
             return windows.place(first + (uniform[1] * count).long())
-        # exp(u log(n + 1)) has the density 1 / age: the newest window is twice as likely as the one before it.
+        # exp(u log(n + 1)) has the density 1 / age.
         age = (uniform[1] * (count + 1).log()).exp().long().clamp(min=1)
         return windows.place(first + count - torch.minimum(age, count))
 

@@ -61,6 +61,7 @@ class SumTree:
             last = torch.where(group > 0, self._child, 0).amax(-1)
             child = torch.minimum((sums <= rest.unsqueeze(-1)).sum(-1), last)
             chosen = child.unsqueeze(-1)
-            rest = rest - (sums - group).gather(-1, chosen).squeeze(-1)
+            # Never below zero by rounding: a place without weight could be chosen then.
+            rest = (rest - (sums - group).gather(-1, chosen).squeeze(-1)).clamp(min=0)
             node = node * WIDTH + child
         return node

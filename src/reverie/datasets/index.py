@@ -81,10 +81,10 @@ class DatasetIndex:
             )
         try:
             files = tuple(_rows_file(entry) for entry in content["files"])
-            task, origin = content["task"], str(content["origin"])
-        except (KeyError, TypeError, AttributeError) as error:
+            task, origin, spaces = content["task"], str(content["origin"]), spaces_of(content["spaces"])
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError("not the index of a dataset") from error
-        index = cls(spaces=spaces_of(content["spaces"]), files=files, task=task, origin=origin)
+        index = cls(spaces=spaces, files=files, task=task, origin=origin)
         if len({file.name for file in files}) != len(files) or not index.rows:
             raise ValueError("its files are not those of a dataset")
         return index

@@ -85,7 +85,8 @@ class DatasetWriter:
 
     def _publish(self) -> None:
         self._close_file()
-        assert self._files, "a dataset has at least one episode; the caller sees to that"
+        if not self._files:
+            raise ReverieError(f"no episode has a step that could be kept, so {self._path} was not made: ask for more")
         write_synced(self._temporary / INDEX_FILE, [self.index.to_bytes()])
         sync_folder(self._temporary)
         refuse_existing(self._path)

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,7 +65,13 @@ def _npz(rows: EpisodeRows, action_space: Space) -> memoryview:
     arrays = {name.removeprefix(OBS_PREFIX): value for name, value in rows.items()}
     arrays |= {"action": led, "discount": 1 - rows["is_terminal"].astype(np.float32)}
     text = io.BytesIO()
-    np.savez_compressed(text, allow_pickle=False, **arrays)
+    # By hand: savez takes names such as `file` for itself, and its arguments differ between versions of numpy.
+    with zipfile.ZipFile(text, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, value in arrays.items():
+            member = zipfile.ZipInfo(f"{name}.npy")
+            member.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(member, "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, value, allow_pickle=False)
     return text.getbuffer()
 
 

@@ -54,6 +54,7 @@ def import_dataset(source: Source, dest: Path, *, reading: ActionReading, task: 
     spaces = source.spaces or _guessed(source, reading, imported)
     if spaces is None:
         return imported
+    _refuse_empty(spaces)
     try:
         with DatasetWriter(dest, spaces=spaces, task=task or source.task, origin=source.origin) as writer:
             _copy(source, writer, spaces, reading, imported)
@@ -61,6 +62,14 @@ def import_dataset(source: Source, dest: Path, *, reading: ActionReading, task: 
         return imported
     imported.index = writer.index
     return imported
+
+
+def _refuse_empty(spaces: Spaces) -> None:
+    if not spaces.obs:
+        raise ReverieError("the episodes have no observations in them: there is nothing to learn from")
+    for name, space in {**spaces.obs, "the action": spaces.action}.items():
+        if 0 in space.shape:
+            raise ReverieError(f"{name} has the shape {space.shape}, in which there are no numbers: leave it out")
 
 
 class _NothingGoodError(Exception):

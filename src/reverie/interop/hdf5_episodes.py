@@ -35,6 +35,8 @@ _NAMES = {
     "next_observations": ("next_observations", "next_obs"),
 }
 _CONTAINER = "data"
+_AT_DAMAGE = (OSError, RuntimeError, KeyError, TypeError, ValueError, AttributeError, MemoryError)
+"""What h5py raises, and numpy at arrays of unexpected shapes."""
 
 
 class Hdf5Episodes:
@@ -51,8 +53,9 @@ class Hdf5Episodes:
             where = str(file.relative_to(self._root))
             try:
                 with self._h5py.File(file, "r") as root:
-                    yield from self._in_file(root, where)
-            except (OSError, RuntimeError, KeyError) as error:  # h5py raises all of them at damage
+                    findings = [*self._leading_out(root, where)]
+                    yield from findings or self._in_file(root, where)
+            except _AT_DAMAGE as error:
                 yield Finding(where, f"not a readable HDF5 file ({' '.join(str(error).split())})")
 
     def _in_file(self, root: Any, where: str) -> Iterator[Found]:
@@ -141,6 +144,19 @@ class Hdf5Episodes:
             if length != usual:
                 yield Finding(where, f"{length} rows instead of {usual}", name, min(length, usual))
 
+    def _leading_out(self, group: Any, where: str) -> Iterator[Finding]:
+        """A stranger's file must not lead to other files: neither by a link nor by an array that is kept elsewhere."""
+        for name in group:
+            place = f"{group.name}/{name}".strip("/")
+            if not isinstance(group.get(name, getlink=True), self._h5py.HardLink):
+                yield Finding(where, "a link, which is not followed: the arrays themselves are needed", place)
+                continue
+            node = group[name]
+            if isinstance(node, self._h5py.Group):
+                yield from self._leading_out(node, where)
+            elif isinstance(node, self._h5py.Dataset) and (node.external or node.is_virtual):
+                yield Finding(where, "kept in another file, which is not read", place)
+
     def _declared(self) -> Spaces | None:
         """Where the first file says what its arrays mean, that counts for all of them."""
         for file in self._files[:1]:
@@ -151,7 +167,7 @@ class Hdf5Episodes:
                 return None  # the file is listed among the bad ones when its episodes are asked for
             try:
                 return None if text is None else spaces_of(json.loads(text))
-            except ValueError as error:
+            except (ValueError, TypeError, RecursionError) as error:
                 raise ReverieError(f"{file}: its attribute {SPACES_ATTRIBUTE} does not describe spaces") from error
         return None
 
@@ -170,12 +186,13 @@ def _left_out(group: Any) -> Iterator[Note]:
 
 
 def _missing(parts: Mapping[str, Any], where: str) -> Iterator[Finding]:
-    for name in ("observations", "actions", "rewards", "terminals"):
+    optional = [name for name in ("timeouts",) if name in parts]
+    for name in ("observations", "actions", "rewards", "terminals", *optional):
         if name not in parts:
             yield Finding(where, "missing", name)
         elif name != "observations" and not hasattr(parts[name], "shape"):
             yield Finding(where, "a group instead of an array", name)
-        elif name == "terminals" and parts[name].dtype.kind not in "fiub":
+        elif name in ("terminals", "timeouts") and parts[name].dtype.kind not in "fiub":
             yield Finding(where, f"{parts[name].dtype} is not a kind of number", name)
 
 

@@ -26,6 +26,7 @@ SPACES_FILE = "spaces.json"
 
 NOT_OBSERVED = ("action", "reward", "discount", "is_first", "is_last", "is_terminal", "terminal", "reset")
 _FLAG_NAMES = {"is_first": ("is_first", "reset"), "is_last": ("is_last",), "is_terminal": ("is_terminal", "terminal")}
+_AT_DAMAGE = (KeyError, TypeError, AttributeError, RuntimeError, MemoryError)
 _NEWER_KEYS = {"stepid", "consec"}
 
 
@@ -95,8 +96,8 @@ def _arrays(file: Path) -> dict[str, np.ndarray] | str:
         return "not a readable npz file (it is no zip archive)"
     try:
         with np.load(file, allow_pickle=False) as content:
-            return {name: content[name] for name in content.files}
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, RuntimeError) as error:
+            return {name: np.asarray(content[name]) for name in content.files}
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, *_AT_DAMAGE) as error:
         return f"not a readable npz file ({' '.join(str(error).split())})"
     except ValueError as error:
         if "pickle" in str(error):

@@ -11,7 +11,7 @@ from reverie.runtime.durable_files import FileRecord
 from reverie.runtime.signed_json import signed, verified
 from reverie.types import ReverieError
 
-VERSION = 1
+VERSION = 2
 MANIFEST_FILE = "manifest.json"
 STATE_FILE = "state.json"
 ARRAYS_FILE = "arrays.safetensors"

@@ -44,6 +44,9 @@ def main() -> None:
     # The parent decides when a simulator ends. Handlers and not SIG_IGN, which what a simulator starts would inherit.
     signal.signal(signal.SIGINT, lambda *_: None)
     signal.signal(signal.SIGTERM, lambda *_: None)
+    for descriptor in sys.argv[1:3]:
+        # What a simulator starts must not hold the socket open: the parent hears of a death by its closing.
+        os.set_inheritable(int(descriptor), False)
     faulthandler.enable()  # a crash in C code leaves its traceback in the log that the parent keeps
     threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
