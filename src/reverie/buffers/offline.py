@@ -14,6 +14,7 @@ import torch
 from torch import Generator, Tensor
 
 from reverie.buffers.base import Sampler
+from reverie.buffers.flat_rows import batch_of
 from reverie.buffers.selection import Selection
 from reverie.datasets.dataset import Dataset
 from reverie.types import Batch, ReverieError, Row, RowIndex, Spaces, State, require
@@ -159,16 +160,8 @@ class OfflineBuffer:
 
     def _window(self, index: RowIndex, *, is_consecutive: bool = False) -> Batch:
         rows = {name: _taken(value, index.slot, is_consecutive) for name, value in self._rows.items()}
-        return Batch(
-            obs={name.removeprefix("obs/"): value for name, value in rows.items() if name.startswith("obs/")},
-            reward=rows["reward"],
-            is_first=rows["is_first"],
-            is_last=rows["is_last"],
-            is_terminal=rows["is_terminal"],
-            action=rows["action"],
-            stored={name: _taken(value, index.slot, is_consecutive) for name, value in self._stored.items()},
-            index=index,
-        )
+        stored = {name: _taken(value, index.slot, is_consecutive) for name, value in self._stored.items()}
+        return batch_of(rows, stored, index)
 
 
 def _taken(array: Tensor, slot: Tensor, is_consecutive: bool) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Generator, Tensor
 
 from reverie.buffers.base import Sampler
+from reverie.buffers.flat_rows import batch_of, flat
 from reverie.buffers.selection import SAMPLERS, Selection
 from reverie.types import Batch, ReverieError, Row, RowIndex, State, require
 
@@ -61,9 +62,9 @@ class WorldModelSequenceBuffer:
         return min(self._count, self.stream_length) * self._num_streams
 
     def append(self, row: Row) -> None:
-        flat = _flat(row)
+        arrays = flat(row)
         if not self._rows:
-            self._rows = {name: self._allocated(value) for name, value in flat.items()}
+            self._rows = {name: self._allocated(value) for name, value in arrays.items()}
             self._stored = {name: self._allocated(value) for name, value in row.stored.items()}
         if row.stored.keys() != self._stored.keys():
             # Rows without latents, or with others, would be sampled with those of an older lap of the ring.
@@ -72,7 +73,7 @@ class WorldModelSequenceBuffer:
                 f"stores {sorted(row.stored) or 'nothing'}: give the phase a buffer of its own."
             )
         slot = self._count % self.stream_length
-        for name, value in flat.items():
+        for name, value in arrays.items():
             self._rows[name][:, slot] = value
         for name, value in row.stored.items():
             self._stored[name][:, slot] = value
@@ -175,16 +176,8 @@ class WorldModelSequenceBuffer:
         rows = {name: self._taken(value, index, is_consecutive) for name, value in self._rows.items()}
         # An episode that a restart abandoned has no last row of its own: the next first row shows where it ended.
         rows["is_last"][:, :-1] |= rows["is_first"][:, 1:]
-        return Batch(
-            obs={name.removeprefix("obs/"): value for name, value in rows.items() if name.startswith("obs/")},
-            reward=rows["reward"],
-            is_first=rows["is_first"],
-            is_last=rows["is_last"],
-            is_terminal=rows["is_terminal"],
-            action=rows["action"],
-            stored={name: self._taken(value, index, is_consecutive) for name, value in self._stored.items()},
-            index=index,
-        )
+        stored = {name: self._taken(value, index, is_consecutive) for name, value in self._stored.items()}
+        return batch_of(rows, stored, index)
 
     def _taken(self, array: Tensor, index: RowIndex, is_consecutive: bool) -> Tensor:
         """A copy of the rows of ``array`` [streams, length, ...] at ``index``."""
@@ -220,13 +213,3 @@ class WorldModelSequenceBuffer:
             if name not in self._rows:
                 self._rows[name] = self._allocated(value[:, 0])
             self._rows[name][:, self._slots(first, first + value.shape[1])] = value.to(self._rng.device)
-
-
-def _flat(row: Row) -> dict[str, Tensor]:
-    return {f"obs/{key}": value for key, value in row.obs.items()} | {
-        "reward": row.reward,
-        "is_first": row.is_first,
-        "is_last": row.is_last,
-        "is_terminal": row.is_terminal,
-        "action": row.action,
-    }
