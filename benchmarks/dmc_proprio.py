@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from reverie.orchestration.report import read_metrics
 
@@ -64,12 +65,12 @@ def main() -> None:
     (RESULTS / "dmc_proprio.json").write_text(json.dumps(result, indent=1) + "\n")
     _draw(runs, RESULTS / "dmc_proprio.png")
     for run in runs:
-        inside = sum(one["is_inside"] for one in run["compared"])
-        print(
-            f"{run['task']} {run['form']} seed {run['seed']}: {run['frames']} frames, {run['updates']} updates, ",
-            end="",
-        )
-        print(f"inside the published seeds at {inside} of {len(run['compared'])} places")
+        places = run["compared"]
+        above = sum(one["ours"] > one["high"] for one in places)
+        below = sum(one["ours"] < one["low"] for one in places)
+        print(f"{run['task']} {run['form']} seed {run['seed']}: {run['frames']:.0f} frames, ", end="")
+        print(f"{run['updates']:.0f} updates; of {len(places)} places {above} above the published seeds, ", end="")
+        print(f"{below} below them, the rest inside")
 
 
 def _started(
@@ -120,7 +121,10 @@ def _summary(task: str, form: str, seed: int, folder: Path) -> dict[str, Any]:
 def compared(curve: Curve, published: dict[str, Curve]) -> list[dict[str, Any]]:
     """Each of our points beside the lowest and the highest published seed at that number of frames."""
     places, seeds = [], list(published.values())
+    first = max(seed[0][0] for seed in seeds)
     for frames, ours, _ in curve:
+        if frames < first:
+            continue  # nothing was published there
         theirs = [float(np.interp(frames, [one[0] for one in seed], [one[1] for one in seed])) for seed in seeds]
         low, high = round(min(theirs), 1), round(max(theirs), 1)
         places.append({"frames": frames, "ours": ours, "low": low, "high": high, "is_inside": low <= ours <= high})
@@ -139,6 +143,7 @@ def _draw(runs: list[dict[str, Any]], path: Path) -> None:
             frames, returns, _ = zip(*run["curve"], strict=True)
             axes.plot(frames, returns, marker="o", markersize=3, label=f"{run['form']}, seed {run['seed']}")
         axes.set(xlabel="environment frames", ylabel="return of training episodes", title=task)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.set(xlim=(0, max(run["frames"] for run in runs)), ylim=(0, 1000))
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=8, loc="upper left")
