@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import torch
 from omegaconf import DictConfig
 
-from reverie.buffers.base import Buffer
 from reverie.buffers.offline import OfflineBuffer
+from reverie.buffers.prefetched import PrefetchedBuffer
 from reverie.configuration import Allow, check_node, instantiate, plain, section, unknown_key
 from reverie.environments.base import Environment
 from reverie.environments.parallel.batch_simulator import BatchSimulator
@@ -40,7 +41,9 @@ from reverie.orchestration.orchestrator import Orchestrator
 from reverie.orchestration.parts import Parts
 from reverie.orchestration.phases import PhaseSpec, parse_phases
 from reverie.orchestration.recurrence import Recurrence
+from reverie.orchestration.replay_memory import row_bytes
 from reverie.orchestration.update_guard import UpdateGuard
+from reverie.replay_build import buffer_names, replay_buffers
 from reverie.runtime.device import RuntimeConfig
 from reverie.runtime.precision import Precision
 from reverie.runtime.rng import RandomStreams, derived_seed
@@ -90,15 +93,20 @@ def _assembled_around(
     device: torch.device,
     allow: Allow,
 ) -> Parts:
-    streams = {EVALUATION_BUFFER: min(evaluation.envs, evaluation.episodes)}
-    buffers: dict[str, Buffer] = {}
-    for name in map(str, config.buffer):
-        count = streams.get(name, max(1, train_env.num_envs))
-        made = offline.get(name)
-        buffers[name] = made or make_buffer(config, name, num_streams=count, rng=rng, allow=allow)
     spaces = train_env.spaces
     collecting = None if isinstance(train_env, NoEnvironment) else train_env
     workflow = assemble_workflow(config, spaces=spaces, train_env=collecting, rng=rng, device=device, allow=allow)
+    streams = dict.fromkeys(buffer_names(config), max(1, train_env.num_envs))
+    buffers, reasons = replay_buffers(
+        config,
+        offline,
+        phases=phases_of(config),
+        width=row_bytes(workflow.policy(None), spaces, rng, device),
+        streams=streams | {EVALUATION_BUFFER: min(evaluation.envs, evaluation.episodes)},
+        rng=rng,
+        device=device,
+        allow=allow,
+    )
     keep_stored(offline, workflow, rng=rng, device=device)
     evaluator = Evaluator(
         lambda: evaluation_environment(config, spaces=spaces, episodes=evaluation.episodes, allow=allow),
@@ -107,13 +115,15 @@ def _assembled_around(
         device=device,
         buffer=buffers.get(EVALUATION_BUFFER),
     )
-    return Parts(workflow=workflow, buffers=buffers, train_env=train_env, evaluator=evaluator, rng=rng, device=device)
-
-
-def make_buffer(config: DictConfig, name: str, *, num_streams: int, rng: RandomStreams, allow: Allow) -> Buffer:
-    """The empty buffer that `buffer.NAME` describes."""
-    path, stream = f"buffer.{name}", rng.stream(f"replay/{name}")
-    return instantiate(config.buffer[name], path=path, allow=allow, num_streams=num_streams, rng=stream)
+    return Parts(
+        workflow=workflow,
+        buffers=buffers,
+        train_env=train_env,
+        evaluator=evaluator,
+        rng=rng,
+        device=device,
+        remarks=tuple(reasons),
+    )
 
 
 def evaluation_environment(
@@ -220,6 +230,10 @@ def assemble_orchestrator(config: DictConfig, parts: Parts, *, folder: Path, dis
     runtime = section(RuntimeConfig, config.runtime, path="runtime")
     evaluation = section(EvaluationConfig, config.evaluation, path="evaluation")
     resolved = plain(config)
+    checkpoints = CheckpointManager(folder, config=checkpoint, say=display.say)
+    for name, buffer in parts.buffers.items():
+        if isinstance(buffer, PrefetchedBuffer):
+            buffer.keep_in(checkpoints.replay_folder(name), partial(checkpoints.written_chunk, name))
     guard = UpdateGuard(
         parts.workflow,
         parts.rng,
@@ -236,7 +250,7 @@ def assemble_orchestrator(config: DictConfig, parts: Parts, *, folder: Path, dis
         model_review=ModelReview(
             parts.workflow, parts.train_env.spaces, evaluation.open_loop, folder=folder, say=display.say
         ),
-        checkpoints=CheckpointManager(folder, config=checkpoint, say=display.say),
+        checkpoints=checkpoints,
         logger=Logger(folder, config=logging, sinks=make_sinks(folder, config=logging, run_config=resolved)),
         display=display,
         guard=guard,

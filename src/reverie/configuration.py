@@ -39,6 +39,7 @@ _MAY_DIFFER = re.compile(
     r"(logging|checkpoint|runtime)(\..+)?"
     r"|training\.(total_timesteps|total_updates|resume_path|max_skipped_updates)"
     r"|buffer\.[^.]+\.path"  # a dataset may have moved; its checksum must stay
+    r"|buffer\.([^.]+\.)?device"  # where rows live
     r"|training\.phases\.(.+\.)?duration_(steps|updates|cycles)"
     r"|evaluation\.open_loop\.(pictures_every|columns|episode_length)"
     r"|experiment\.device|logdir"

@@ -102,7 +102,8 @@ def shown_task(resolved: Mapping[str, Any]) -> str:
     """What a person sees as the task: that of the environment, or the name of the dataset."""
     if resolved["task"] is not None:
         return str(resolved["task"])
-    paths = [node["path"] for node in resolved["buffer"].values() if isinstance(node.get("path"), str)]
+    nodes = [node for node in resolved["buffer"].values() if is_node(node)]
+    paths = [node["path"] for node in nodes if isinstance(node.get("path"), str)]
     return f"dataset {', '.join(Path(path).name for path in paths)}"
 
 

@@ -17,7 +17,6 @@ from reverie.build import (
     assemble_orchestrator,
     assemble_workflow,
     evaluation_environment,
-    make_buffer,
     phases_of,
 )
 from reverie.configuration import (
@@ -36,9 +35,9 @@ from reverie.orchestration.logger import METRICS_FILE, LoggingConfig, check_sink
 from reverie.orchestration.model_review import ModelReview
 from reverie.orchestration.orchestrator import Orchestrator
 from reverie.orchestration.parts import Parts, check_phases
-from reverie.orchestration.replay_memory import check_memory
 from reverie.orchestration.report import Summary, closing_commands, final_table, learning_curve
 from reverie.orchestration.run_folder import RunFolder, new_run_folder
+from reverie.replay_build import keep_homes, make_buffer, moved_homes
 from reverie.runtime.device import RuntimeConfig, chosen_device, prepare_torch
 from reverie.runtime.rng import RandomStreams
 from reverie.saved_agent import load_weights, moved_to, stored_config, trained_spaces
@@ -55,6 +54,8 @@ def train(config: DictConfig) -> int:
     logdir = plain(config.logdir)
     if logdir is not None and not isinstance(logdir, str):
         raise ReverieError(f"`logdir` must be a path or null, got {logdir!r}")
+    if logdir and RunFolder(Path(logdir)).is_run:
+        keep_homes(config, read_config(Path(logdir)))
     return _run(config, Path(logdir) if logdir else None, allow=None)
 
 
@@ -149,8 +150,9 @@ def _run(config: DictConfig, path: Path | None, *, allow: Allow) -> int:
 
 def _run_with(parts: Parts, config: DictConfig, path: Path | None, *, experiment: ExperimentConfig) -> int:
     check_phases(phases_of(config), parts)
-    check_memory(phases_of(config), parts)
     display = make_display()
+    for remark in parts.remarks:
+        display.say(remark)
     config["logdir"] = None if path is None else str(path)
     fork = None
     if path is None or not RunFolder(path).is_run:
@@ -163,6 +165,8 @@ def _run_with(parts: Parts, config: DictConfig, path: Path | None, *, experiment
         if folder.is_run:
             stored = read_config(folder.path)
             refuse_different_config(stored, plain(config), where=str(folder.path))
+            for remark in moved_homes(stored, plain(config)):
+                display.say(remark)
             _refuse_fewer_steps(stored, config, folder.path, display)
             folder.replace_config(config_text(config))
             folder.set_status("running")

@@ -156,10 +156,10 @@ class Row(Observation):
 
 @dataclass(kw_only=True, slots=True)
 class RowIndex:
-    """Where the rows of a batch live in a buffer: ``stream`` [B] and ``slot`` [B, T]."""
+    """Where the rows of a batch come from: ``stream`` [B], and ``row`` [B, T], counted since the buffer was empty."""
 
     stream: Tensor
-    slot: Tensor
+    row: Tensor
 
 
 @dataclass(kw_only=True, slots=True)

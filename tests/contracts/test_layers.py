@@ -21,6 +21,7 @@ LAYERS = (
         "rehearsal",
         "build",
         "offline_build",
+        "replay_build",
         "sections",
         "saved_agent",
         "recording",

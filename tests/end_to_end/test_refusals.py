@@ -29,8 +29,11 @@ PHASE = "training.phases.0"
         ("buffer.replay.capacity=20", "will never hold 8 windows of 16 rows"),
         (
             "buffer.replay.capacity=10_000_000_000_000 training.total_timesteps=10_000_000_000_000",
-            "replay will not fit: 10,000,000,010,000 rows of",
+            "replay will not fit: `buffer.replay` with a capacity of 10,000,000,000,000 rows of 49 bytes needs 4",
         ),
+        ("buffer.device=gpu", "`buffer.replay.device` must be one of auto, host, disk on this machine, got gpu"),
+        ("buffer.device=cuda", "must be one of auto, host, disk"),
+        ("+buffer.devise=disk", "unknown key `buffer.devise`"),
         ("training.sampler=newest", "has no sampler 'newest'; it has: uniform, fresh_first, recent, prioritized"),
         ("training.sampler={recent:0.5,newest:0.5}", "has no sampler 'newest'"),
         ("training.sampler={recent:0.5}", "the fractions must add up to 1"),

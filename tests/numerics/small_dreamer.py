@@ -81,7 +81,7 @@ def synthetic_batch(seed: int = 0, *, size: int = 4, length: int = 7, spaces: Sp
             "deter": torch.randn(size, length, 8, generator=rng).tanh().to(torch.bfloat16),
             "stoch": torch.randint(4, (size, length, 2), generator=rng).to(torch.uint8),
         },
-        index=RowIndex(stream=torch.zeros(size, dtype=torch.int64), slot=torch.zeros(size, length, dtype=torch.int64)),
+        index=RowIndex(stream=torch.zeros(size, dtype=torch.int64), row=torch.zeros(size, length, dtype=torch.int64)),
     )
 
 

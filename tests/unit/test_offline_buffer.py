@@ -32,9 +32,9 @@ def test_windows_are_consecutive_rows_across_episode_borders(data: Path) -> None
     episodes = list(Dataset(data).episodes())
     whole = {name: np.concatenate([rows[name] for rows in episodes]) for name in episodes[0]}
     batch = buffer.sample(64, 8, sampler="uniform")
-    for start, row in zip(batch.index.slot[:, 0].tolist(), range(64), strict=True):
+    for start, row in zip(batch.index.row[:, 0].tolist(), range(64), strict=True):
         span = slice(start, start + 8)
-        assert batch.index.slot[row].tolist() == list(range(start, start + 8))
+        assert batch.index.row[row].tolist() == list(range(start, start + 8))
         np.testing.assert_array_equal(batch.obs["image"][row], whole["obs/image"][span])
         for name in ("action", "reward", "is_first", "is_last", "is_terminal"):
             np.testing.assert_array_equal(getattr(batch, name)[row], whole[name][span])
@@ -46,7 +46,7 @@ def test_windows_are_consecutive_rows_across_episode_borders(data: Path) -> None
 
 def test_every_start_is_equally_likely(data: Path) -> None:
     buffer = made(data)
-    starts = buffer.sample(20_000, 5, sampler="uniform").index.slot[:, 0]
+    starts = buffer.sample(20_000, 5, sampler="uniform").index.row[:, 0]
     counts = np.bincount(starts.numpy(), minlength=20)
     assert counts.shape == (20,)
     assert ((counts - 1000) ** 2 / 1000).sum() < 43.8  # the 99.9th percentile of chi-square with 19 degrees of freedom
@@ -69,7 +69,7 @@ def test_latents_start_as_zeros_and_are_written_back_and_saved(data: Path) -> No
     assert batch.stored["deter"].shape == (1, 6, 3)
     assert not any(value.any() for value in batch.stored.values())
     buffer.write_back(batch.index, {"deter": torch.full((1, 4, 3), 0.5), "stoch": torch.full((1, 4, 2), 7)})
-    start = int(batch.index.slot[0, 0])
+    start = int(batch.index.row[0, 0])
     age = 23 - torch.arange(start, start + 6).unsqueeze(0)
     seen = buffer.aged(torch.zeros(1, dtype=torch.int64), age)
     assert seen.stored["deter"][0, :, 0].tolist() == [0, 0, 0.5, 0.5, 0.5, 0.5]
@@ -87,22 +87,22 @@ def test_windows_inside_one_episode(data: Path) -> None:
     assert not buffer.can_sample(1, 11, crosses_episodes=False)
     batch = buffer.sample(200, 5, sampler="uniform", crosses_episodes=False)
     assert not batch.is_first[:, 1:].any()
-    assert sorted(set(batch.index.slot[:, 0].tolist())) == [0, 1, 2, 9, 10, 11, 12, 13, 14, 19]
+    assert sorted(set(batch.index.row[:, 0].tolist())) == [0, 1, 2, 9, 10, 11, 12, 13, 14, 19]
 
 
 def test_priorities_are_drawn_by_and_saved(data: Path) -> None:
     buffer, again = made(data), made(data)
     batch = buffer.sample(500, 5, sampler="prioritized")
-    assert set(batch.index.slot[:, 0].tolist()) == set(range(20))
-    priority = torch.where(batch.index.slot[:, 0] == 3, 1.0, 1e-9)
+    assert set(batch.index.row[:, 0].tolist()) == set(range(20))
+    priority = torch.where(batch.index.row[:, 0] == 3, 1.0, 1e-9)
     buffer.prioritize(batch.index, priority)
-    drawn = buffer.sample(100, 5, sampler=(("prioritized", 0.9), ("uniform", 0.1))).index.slot[:, 0]
+    drawn = buffer.sample(100, 5, sampler=(("prioritized", 0.9), ("uniform", 0.1))).index.row[:, 0]
     assert (drawn[:90] == 3).float().mean() > 0.95
     again.set_state(buffer.get_state())
     again_rng, rng = torch.Generator().manual_seed(5), torch.Generator().manual_seed(5)
     again._rng.set_state(again_rng.get_state())
     buffer._rng.set_state(rng.get_state())
-    one, other = (made_one.sample(50, 5, sampler="prioritized").index.slot for made_one in (buffer, again))
+    one, other = (made_one.sample(50, 5, sampler="prioritized").index.row for made_one in (buffer, again))
     assert torch.equal(one, other)
 
 

@@ -1,8 +1,9 @@
-"""What a row takes, how many of them a run keeps, and what is said when they do not fit."""
+"""What a row takes, how many of them a run keeps, where they go, and what is said when they fit nowhere."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,33 +12,125 @@ from reverie.build import assemble, phases_of
 from reverie.commands.composition import composed
 from reverie.orchestration.parts import Parts
 from reverie.orchestration.phases import PhaseSpec
-from reverie.orchestration.replay_memory import check_memory, row_bytes
+from reverie.orchestration.replay_memory import Free, Need, RowBytes, chosen_home, collected_rows, row_bytes
 from reverie.types import ReverieError
 
 SMALL = ("experiment=dreamer_cartpole", "size=debug", "training.total_timesteps=5000", "environment.in_workers=false")
-ROW = 4 * 4 + 4 + 3 + 8 + 2 * 8 + 2
-"""CartPole at `size=debug`: four floats, reward, flags, an action, eight halves of deter and two classes of stoch."""
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+GIB = 2**30
+NEED = Need(name="replay", capacity=2 * GIB, rows=GIB, width=RowBytes(row=3, stored=1))
+"""4 GiB as the run fills it in memory, 8 at once on a GPU, 3 of rows and 2 of latents on a disk."""
 
 
 @pytest.fixture(scope="module")
 def made() -> Iterator[tuple[tuple[PhaseSpec, ...], Parts]]:
     config = composed("gym_CartPole-v1", [*SMALL, "buffer.replay.capacity=8000", "buffer.evaluation.capacity=1000"])
-    parts = assemble(config, device=torch.device("cpu"), allow=None)
+    parts = assemble(config, device=CPU, allow=None)
     yield phases_of(config), parts
     parts.close()
 
 
+def free(*, cuda: float | None = None, host: float | None = 100, disk: float | None = 100) -> Free:
+    """In GiB."""
+    return Free(**{name: None if size is None else int(size * GIB) for name, size in locals().items()})
+
+
 def test_a_row_is_measured_without_a_trace(made: tuple[tuple[PhaseSpec, ...], Parts]) -> None:
-    made[1].workflow.policy(None)
-    before = made[1].rng.get_state()
-    assert row_bytes(made[1]) == ROW
-    after = made[1].rng.get_state()
+    """CartPole at `size=debug`: four floats, reward, flags, an action; eight halves of deter, two classes of stoch."""
+    parts = made[1]
+    policy = parts.workflow.policy(None)
+    before = parts.rng.get_state()
+    found = row_bytes(policy, parts.train_env.spaces, parts.rng, CPU)
+    assert found == RowBytes(row=4 * 4 + 4 + 3 + 8, stored=2 * 8 + 2)
+    after = parts.rng.get_state()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_only_rows_that_the_run_collects_count(made: tuple[tuple[PhaseSpec, ...], Parts]) -> None:
-    """5,000 steps and the 1,000 rows of the buffer for evaluations, of 8,000 and 1,000 that would have room."""
-    check_memory(*made, free_bytes=6000 * ROW)
-    with pytest.raises(ReverieError, match=r"6,000 rows of 49 bytes.*buffer\.replay\.capacity to at most 4,999\."):
-        check_memory(*made, free_bytes=6000 * ROW - 1)
+    assert collected_rows("replay", made[0], 8000) == 5000
+    assert collected_rows("replay", made[0], 4000) == 4000
+    assert collected_rows("evaluation", made[0], 1000) == 1000
+
+
+def test_the_choice_is_stored_and_said(made: tuple[tuple[PhaseSpec, ...], Parts]) -> None:
+    (remark,) = made[1].remarks
+    assert remark.startswith("Replay (replay) is kept in memory: 5,000 rows of 49 bytes need 0.2 MiB, and ")
+
+
+@pytest.mark.parametrize(
+    ("device", "room", "home"),
+    [
+        (GPU, free(cuda=14), "cuda"),  # 8 of 14: no more than 0.6 of it
+        (GPU, free(cuda=13), "host"),
+        (GPU, free(cuda=13, host=4.9), "disk"),  # 4 of 4.9: no more than 0.8
+        (CPU, free(), "host"),
+        (CPU, free(host=None), "host"),  # the system does not say: then nothing is known against it
+        (CPU, free(host=4.9), "disk"),
+    ],
+)
+def test_auto_takes_the_fastest_place_with_room(device: torch.device, room: Free, home: str) -> None:
+    found = chosen_home(NEED, "auto", room, device)
+    assert found.name == home
+    assert "1,073,741,824 rows of 4 bytes need" in found.reason
+
+
+def test_the_reason_names_what_was_too_small() -> None:
+    reason = chosen_home(NEED, "auto", free(cuda=13, host=4.9), GPU).reason
+    assert reason.endswith(
+        "and 100.0 GiB are free; too little is free elsewhere (13.0 GiB on the GPU, 4.9 GiB in memory)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "room", "expected"),
+    [
+        (
+            "cuda",
+            free(cuda=7.9),
+            r"needs 8\.0 GiB for this run, but free are 7\.9 GiB on the GPU; set .*device=disk, or ",
+        ),
+        (
+            "host",
+            free(host=3.9, disk=1),
+            r"needs 4\.0 GiB .* free are 3\.9 GiB in memory; set .*capacity to at most \d",
+        ),
+        (
+            "auto",
+            free(cuda=1, host=1, disk=1),
+            r".* free are 1\.0 GiB on the GPU, 1\.0 GiB in memory, 1\.0 GiB on disk; ",
+        ),
+    ],
+)
+def test_what_fits_nowhere_is_refused_with_numbers(asked: str, room: Free, expected: str) -> None:
+    with pytest.raises(ReverieError, match=r"capacity of 2,147,483,648 rows of 4 bytes " + expected):
+        chosen_home(NEED, asked, room, GPU)
+
+
+@pytest.mark.parametrize("asked", ["auto", "cuda", "host", "disk"])
+def test_the_capacity_that_is_named_does_fit(asked: str) -> None:
+    room = free(cuda=1, host=1, disk=1)
+    with pytest.raises(ReverieError) as refused:
+        chosen_home(NEED, asked, room, GPU)
+    most = int(str(refused.value).rpartition("at most ")[2].rstrip(".").replace(",", ""))
+    smaller = Need(name="replay", capacity=most, rows=most, width=NEED.width)
+    assert chosen_home(smaller, asked, room, GPU).name == ("disk" if asked == "auto" else asked)
+
+
+@pytest.mark.parametrize("asked", ["cuda", "host", "disk"])
+def test_a_named_place_is_taken_to_the_last_byte(asked: str) -> None:
+    room = free(cuda=8, host=4, disk=5)
+    assert chosen_home(NEED, asked, room, GPU).name == asked
+
+
+def test_what_one_buffer_takes_is_gone_for_the_next() -> None:
+    left = free(cuda=10, host=20).without("cuda", 4 * GIB)
+    assert (left.cuda, left.host) == (6 * GIB, 20 * GIB)
+    assert free(cuda=1).without("cuda", 4 * GIB).cuda == 0
+
+
+def test_room_is_asked_for_where_the_run_will_be(tmp_path: Path) -> None:
+    found = Free.now(CPU, tmp_path / "not" / "made" / "yet")
+    assert found.cuda is None
+    assert found.disk is not None
+    assert found.disk > 0

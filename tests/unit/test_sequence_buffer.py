@@ -54,7 +54,7 @@ def row_numbers(batch: Batch) -> list[list[int]]:
 
 def flat(batch: Batch) -> dict[str, Tensor]:
     parts = {name: getattr(batch, name) for name in ("reward", "action", *FLAGS)}
-    return parts | batch.obs | batch.stored | {"stream": batch.index.stream, "slot": batch.index.slot}
+    return parts | batch.obs | batch.stored | {"stream": batch.index.stream, "row": batch.index.row}
 
 
 def assert_same(one: Batch, other: Batch) -> None:
@@ -213,7 +213,7 @@ def test_a_stream_that_is_not_restored_shows() -> None:
     disk.save(one)
     disk.rng = torch.Generator().manual_seed(0).get_state()
     other = disk.restored(buffer_of(length=50))
-    drawn = [buffer.sample(4, 3, sampler="uniform").index.slot for buffer in (one, other)]
+    drawn = [buffer.sample(4, 3, sampler="uniform").index.row for buffer in (one, other)]
     assert not torch.equal(drawn[0], drawn[1])
 
 
@@ -328,7 +328,8 @@ def test_an_abandoned_episode_ends_where_the_next_one_begins() -> None:
     batch = buffer.sample(1, 6, sampler="uniform")
     assert batch.is_last.tolist() == [[False, False, True, False, False, False]]
     assert not batch.is_terminal.any()
-    assert not buffer._rows["is_last"].any(), "what was stored stays as it came"
+    assert buffer._rows is not None
+    assert not buffer._rows.column("is_last", 0, 6).any(), "what was stored stays as it came"
 
 
 @pytest.mark.parametrize(
@@ -356,7 +357,7 @@ def test_write_back_replaces_the_last_rows_and_keeps_the_type() -> None:
     buffer = buffer_of(length=8, rows=8)
     batch = buffer.sample(1, 4, sampler="uniform")
     buffer.write_back(batch.index, {"kind": torch.full((1, 3), 77, dtype=torch.int64)})
-    again = buffer._window(batch.index)
+    again = buffer.rows_at(batch.index)
     assert again.stored["kind"].dtype == torch.uint8
     assert again.stored["kind"].tolist() == [[int(batch.stored["kind"][0, 0]), 77, 77, 77]]
     assert torch.equal(again.stored["latent"], batch.stored["latent"])

@@ -75,7 +75,7 @@ def made_batch(value: float) -> Batch:
         is_last=flags,
         is_terminal=flags,
         action=torch.zeros(1, 2, dtype=torch.int64),
-        index=RowIndex(stream=torch.zeros(1, dtype=torch.int64), slot=torch.zeros(1, 2, dtype=torch.int64)),
+        index=RowIndex(stream=torch.zeros(1, dtype=torch.int64), row=torch.zeros(1, 2, dtype=torch.int64)),
     )
 
 

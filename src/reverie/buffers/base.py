@@ -21,6 +21,9 @@ class Buffer(Protocol):
     samplers: ClassVar[tuple[str, ...]]
     """Names that ``sample`` accepts, also with fractions."""
 
+    is_on_device: bool
+    """Whether batches are gathered where they are used, so that a CUDA graph can hold the calls of an update."""
+
     stream_length: int
     """Rows of each stream that the buffer can hold."""
 

@@ -15,19 +15,20 @@ from torch import Generator, Tensor
 
 from reverie.buffers.base import Sampler
 from reverie.buffers.flat_rows import batch_of
+from reverie.buffers.layout import Layout
+from reverie.buffers.memory_rows import MemoryRows, memory_rows
 from reverie.buffers.selection import Selection
 from reverie.datasets.dataset import Dataset
 from reverie.types import Batch, ReverieError, Row, RowIndex, Spaces, State, require
 
 _DIGEST_SHOWN = 12
-_SLICED_BYTES = 1024
-"""In host memory, windows of rows of at least this size are copied as a whole: one by one they cost ten times more."""
 
 
 class OfflineBuffer:
     """One stream: the whole dataset in the memory of the device that draws windows from it."""
 
     samplers: ClassVar[tuple[str, ...]] = ("uniform", "prioritized")
+    is_on_device = True
 
     def __init__(self, *, path: str, rng: Generator, digest: str | None = None, priority_exponent: float = 0.8) -> None:
         """``digest`` is the checksum that the dataset must have; None takes the dataset as it is."""
@@ -36,12 +37,11 @@ class OfflineBuffer:
         self._rng = rng
         self._check_digest(digest, "this run was started")
         self.stream_length = self._dataset.index.rows
-        self._rows: dict[str, Tensor] = {}
-        self._stored: dict[str, Tensor] = {}
-        """Mutable side arrays: what a policy would have stored, zeros until it is written back."""
         self._inside: dict[int, int] = {}
         """By length: how many windows lie inside one episode, counted once."""
-        self._load()
+        self._rows = self._loaded()
+        self._stored = self._room({})
+        """Mutable side arrays: what a policy would have stored, zeros until it is written back."""
         self._position = torch.full((), self.stream_length, dtype=torch.int64, device=rng.device)
         self._selection = Selection(
             num_streams=1, stream_length=self.stream_length, exponent=priority_exponent, rng=rng
@@ -65,10 +65,7 @@ class OfflineBuffer:
 
     def keep(self, stored: Mapping[str, Tensor]) -> None:
         """Give every row what the policy stores beside one, all zeros. ``stored`` has a leading axis of one."""
-        self._stored = {
-            name: torch.zeros((self.stream_length, *value.shape[1:]), dtype=value.dtype, device=self._rng.device)
-            for name, value in stored.items()
-        }
+        self._stored = self._room(stored)
 
     def append(self, row: Row) -> None:
         raise ReverieError(
@@ -93,19 +90,19 @@ class OfflineBuffer:
         stream, start = self._selection.drawn(
             size, length, self._position, sampler=sampler, crosses_episodes=crosses_episodes
         )
-        slot = start.unsqueeze(1) + torch.arange(length, device=start.device)
-        return self._window(RowIndex(stream=stream, slot=slot), is_consecutive=True)
+        return self._window(RowIndex(stream=stream, row=start.unsqueeze(1) + torch.arange(length, device=start.device)))
 
     def prioritize(self, index: RowIndex, priority: Tensor, *, crosses_episodes: bool = True) -> None:
         self._selection.assign(index, priority, crosses_episodes=crosses_episodes)
 
     def aged(self, stream: Tensor, age: Tensor) -> Batch:
         device = self._rng.device
-        return self._window(RowIndex(stream=stream.to(device), slot=self.stream_length - 1 - age.to(device)))
+        return self._window(RowIndex(stream=stream.to(device), row=self.stream_length - 1 - age.to(device)))
 
     def write_back(self, index: RowIndex, values: dict[str, Tensor]) -> None:
         for name, value in values.items():
-            self._stored[name][index.slot[:, -value.shape[1] :]] = value.to(self._stored[name].dtype)
+            last = RowIndex(stream=index.stream, row=index.row[:, -value.shape[1] :])
+            self._stored.replace(last, {name: value}, oldest=0)
 
     def closed_chunks(self) -> range:
         """None: the rows are in the dataset."""
@@ -124,13 +121,12 @@ class OfflineBuffer:
         return {
             "digest": self._dataset.index.digest,
             "selection": self._selection.get_state(),
-            "stored": {name: value.clone() for name, value in self._stored.items()},
+            "stored": {name: value[0].clone() for name, value in self._held_stored().items()},
         }
 
     def set_state(self, state: State) -> None:
         self._check_digest(state["digest"], "the checkpoint was made")
-        for name, value in state["stored"].items():
-            self._stored[name].copy_(value)
+        self._stored.fill({name: value.unsqueeze(0) for name, value in state["stored"].items()})
         self._selection.set_state(state["selection"], position=self._position, **self._firsts())
 
     def _prepare_selection(self, length: int, *, crosses_episodes: bool) -> None:
@@ -138,7 +134,7 @@ class OfflineBuffer:
             self._selection.prepare(length, crosses_episodes=crosses_episodes, **self._firsts())
 
     def _firsts(self) -> dict[str, Any]:
-        return {"is_first": self._rows["is_first"].unsqueeze(0), "oldest": 0}
+        return {"is_first": self._rows.column("is_first", 0, self.stream_length), "oldest": 0}
 
     def _check_digest(self, expected: str | None, since: str) -> None:
         found = self._dataset.index.digest
@@ -148,26 +144,23 @@ class OfflineBuffer:
                 f"now {found[:_DIGEST_SHOWN]}...): restore it, or start a new run with it."
             )
 
-    def _load(self) -> None:
-        first = 0
+    def _loaded(self) -> MemoryRows:
+        rows, first = None, 0
         for file, arrays in self._dataset.arrays():
-            for name, value in arrays.items():
-                if name not in self._rows:
-                    shape = (self.stream_length, *value.shape[1:])
-                    self._rows[name] = torch.zeros(shape, dtype=value.dtype, device=self._rng.device)
-                self._rows[name][first : first + file.rows] = value.to(self._rng.device)
+            rows = rows or self._room({name: value[:1] for name, value in arrays.items()})
+            fields = {name: value.unsqueeze(0) for name, value in arrays.items()}
+            rows.put_span(first, rows.layout.packed(fields, device=self._rng.device))
             first += file.rows
+        assert rows is not None, "a dataset has at least one episode"
+        return rows
 
-    def _window(self, index: RowIndex, *, is_consecutive: bool = False) -> Batch:
-        rows = {name: _taken(value, index.slot, is_consecutive) for name, value in self._rows.items()}
-        stored = {name: _taken(value, index.slot, is_consecutive) for name, value in self._stored.items()}
-        return batch_of(rows, stored, index)
+    def _room(self, example: Mapping[str, Tensor]) -> MemoryRows:
+        """For as many rows as there are, each with the fields of ``example`` [1, ...]."""
+        return memory_rows(Layout(example), num_streams=1, stream_length=self.stream_length, device=self._rng.device)
 
+    def _held_stored(self) -> dict[str, Tensor]:
+        return self._stored.layout.fields(self._stored.held(self.stream_length))
 
-def _taken(array: Tensor, slot: Tensor, is_consecutive: bool) -> Tensor:
-    """A copy of the rows of ``array`` [rows, ...] at ``slot`` [B, T]."""
-    is_large = array.stride(0) * array.element_size() >= _SLICED_BYTES
-    if not (is_large and is_consecutive and array.device.type == "cpu"):
-        return array[slot]
-    length = slot.shape[1]
-    return torch.stack([array[start : start + length] for start in slot[:, 0].tolist()])
+    def _window(self, index: RowIndex) -> Batch:
+        rows = self._rows.layout.fields(self._rows.taken(index))
+        return batch_of(rows, self._stored.layout.fields(self._stored.taken(index)), index)

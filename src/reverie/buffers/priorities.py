@@ -49,7 +49,9 @@ class Priorities:
         priority = priority.detach().to(torch.float64)
         priority = torch.where(priority.isfinite(), priority, self._highest).clamp(min=_LEAST)
         torch.maximum(self._highest, priority.amax(), out=self._highest)
-        self._tree.set(index.stream * self._stream_length + index.slot[:, 0], self._weight(priority))
+        self._tree.set(
+            index.stream * self._stream_length + index.row[:, 0] % self._stream_length, self._weight(priority)
+        )
 
     def get_state(self) -> State:
         return {"weight": self._tree.weight.clone(), "highest": self._highest.clone()}

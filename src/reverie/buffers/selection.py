@@ -80,7 +80,7 @@ class Selection:
 
     def assign(self, index: RowIndex, priority: Tensor, *, crosses_episodes: bool) -> None:
         """New priorities [B] of sampled windows."""
-        self._priorities[index.slot.shape[1], crosses_episodes].assign(index, priority)
+        self._priorities[index.row.shape[1], crosses_episodes].assign(index, priority)
 
     def get_state(self) -> State:
         priorities = [

@@ -5,33 +5,52 @@ Written by hand because sampling inside a CUDA graph and exact resume exist in n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Generator, Tensor
 
 from reverie.buffers.base import Sampler
+from reverie.buffers.disk_rows import DiskRows, WriteChunk
 from reverie.buffers.flat_rows import batch_of, flat
+from reverie.buffers.host_rows import HostRows
+from reverie.buffers.layout import Layout
+from reverie.buffers.memory_rows import MemoryRows, memory_rows
+from reverie.buffers.scratch_files import ScratchFiles
 from reverie.buffers.selection import SAMPLERS, Selection
 from reverie.types import Batch, ReverieError, Row, RowIndex, State, require
 
 CHUNK_ROWS = 1024
 """Rows in one write-once chunk, over all streams."""
-_SLICED_BYTES = 1024
-"""In host memory, windows of rows of at least this size are copied as a whole: one by one they cost ten times more."""
 
 
 class WorldModelSequenceBuffer:
-    """All streams grow together, one row each per ``append``. Row ids count appends since the beginning.
+    """All streams grow together, one row each per ``append``. Row numbers count appends since the beginning.
 
     Samplers: ``uniform`` draws from every possible start; ``fresh_first`` first hands out, once each, the
     non-overlapping windows that were completed since the last sample, and fills up with uniform ones; ``recent`` draws
     a window with a chance that falls as 1 / age; ``prioritized`` in proportion to priority ** ``priority_exponent``.
+
+    Rows and draws are on the device of ``rng``, or, with ``device`` disk, in files that are mapped into memory: then
+    ``keep_in`` must say where before the first row comes.
     """
 
     samplers: ClassVar[tuple[str, ...]] = SAMPLERS
+    is_on_device = True
 
-    def __init__(self, *, capacity: int, num_streams: int, rng: Generator, priority_exponent: float = 0.8) -> None:
+    def __init__(
+        self,
+        *,
+        capacity: int,
+        num_streams: int,
+        rng: Generator,
+        device: str = "auto",
+        pins_batches: bool = False,
+        priority_exponent: float = 0.8,
+    ) -> None:
+        """``pins_batches``: they are copied to a GPU, which reads pinned memory by itself."""
         require("priority_exponent of a buffer", priority_exponent, at_least=0)
         if capacity < num_streams:
             raise ReverieError(
@@ -40,11 +59,14 @@ class WorldModelSequenceBuffer:
         self.stream_length = capacity // num_streams
         self._num_streams = num_streams
         self._rng = rng
+        self._is_on_disk = device == "disk"
+        self._pins_batches = pins_batches
         self._chunk_length = min(max(1, CHUNK_ROWS // num_streams), self.stream_length)
-        self._rows: dict[str, Tensor] = {}
-        """Immutable once written: [streams, length, ...] by flat name (`obs/vector`, `reward`, ...)."""
-        self._stored: dict[str, Tensor] = {}
+        self._rows: MemoryRows | DiskRows | None = None
+        """Immutable once written, by flat name (`obs/vector`, `reward`, ...). Made when the first row comes."""
+        self._stored: MemoryRows | None = None
         """Mutable side arrays: what the policy stored, refreshed by ``write_back``."""
+        self._place: tuple[Path, WriteChunk] | None = None
         self._count = 0
         self._position = torch.zeros((), dtype=torch.int64, device=rng.device)
         """The count again, where windows are drawn: a captured update reads it there."""
@@ -58,26 +80,25 @@ class WorldModelSequenceBuffer:
     def capacity(self) -> int:
         return self.stream_length * self._num_streams
 
+    def keep_in(self, folder: Path, write: WriteChunk) -> None:
+        """Where a buffer on disk keeps what changes, and who writes its closed chunks."""
+        self._place = (folder, write)
+
     def __len__(self) -> int:
         return min(self._count, self.stream_length) * self._num_streams
 
     def append(self, row: Row) -> None:
-        arrays = flat(row)
-        if not self._rows:
-            self._rows = {name: self._allocated(value) for name, value in arrays.items()}
-            self._stored = {name: self._allocated(value) for name, value in row.stored.items()}
-        if row.stored.keys() != self._stored.keys():
+        device, arrays = self._rng.device, flat(row)
+        rows, stored = self._rows_like(arrays), self._stored_like(row.stored)
+        if row.stored.keys() != set(stored.layout.names):
             # Rows without latents, or with others, would be sampled with those of an older lap of the ring.
             raise ReverieError(
-                f"this buffer keeps {sorted(self._stored) or 'nothing'} beside each row, but the acting controller "
-                f"stores {sorted(row.stored) or 'nothing'}: give the phase a buffer of its own."
+                f"this buffer keeps {sorted(stored.layout.names) or 'nothing'} beside each row, but the acting "
+                f"controller stores {sorted(row.stored) or 'nothing'}: give the phase a buffer of its own."
             )
-        slot = self._count % self.stream_length
-        for name, value in arrays.items():
-            self._rows[name][:, slot] = value
-        for name, value in row.stored.items():
-            self._stored[name][:, slot] = value
-        self._selection.append(self._position, self._rows["is_first"][:, slot])
+        rows.put(self._count, rows.layout.packed(arrays, device=device))
+        stored.put(self._count, stored.layout.packed(row.stored, device=device))
+        self._selection.append(self._position, row.is_first.to(device))
         self._count += 1
         self._position.fill_(self._count)
 
@@ -98,45 +119,71 @@ class WorldModelSequenceBuffer:
 
         Everything that changes between two calls is a tensor, so that a CUDA graph can hold a call.
         """
+        return self.rows_at(self.drawn(size, length, sampler=sampler, crosses_episodes=crosses_episodes))
+
+    def drawn(self, size: int, length: int, *, sampler: Sampler, crosses_episodes: bool = True) -> RowIndex:
+        """The first half of ``sample``: which rows."""
         self._prepare_selection(length, crosses_episodes=crosses_episodes)
         stream, start = self._selection.drawn(
             size, length, self._position, sampler=sampler, crosses_episodes=crosses_episodes
         )
-        slot = (start.unsqueeze(1) + torch.arange(length, device=start.device)) % self.stream_length
-        return self._window(RowIndex(stream=stream, slot=slot), is_consecutive=True)
+        return RowIndex(stream=stream, row=start.unsqueeze(1) + torch.arange(length, device=start.device))
+
+    def rows_at(self, index: RowIndex) -> Batch:
+        """The second half of ``sample``: a copy of these rows."""
+        assert self._rows is not None
+        assert self._stored is not None
+        rows = self._rows.layout.fields(self._rows.taken(index))
+        # An episode that a restart abandoned has no last row of its own: the next first row shows where it ended.
+        rows["is_last"][:, :-1] |= rows["is_first"][:, 1:]
+        return batch_of(rows, self._stored.layout.fields(self._stored.taken(index)), index)
 
     def prioritize(self, index: RowIndex, priority: Tensor, *, crosses_episodes: bool = True) -> None:
-        self._selection.assign(index, priority, crosses_episodes=crosses_episodes)
+        if self._rng.device.type == "cpu":  # a batch that was drawn ahead may have been overwritten since
+            is_held = index.row[:, 0] >= self._oldest
+            index, priority = RowIndex(stream=index.stream[is_held], row=index.row[is_held]), priority[is_held]
+        if len(index.stream):
+            self._selection.assign(index, priority, crosses_episodes=crosses_episodes)
 
     def aged(self, stream: Tensor, age: Tensor) -> Batch:
         device = self._rng.device
-        slot = (self._count - 1 - age.to(device)) % self.stream_length
-        return self._window(RowIndex(stream=stream.to(device), slot=slot))
+        return self.rows_at(RowIndex(stream=stream.to(device), row=self._count - 1 - age.to(device)))
 
     def write_back(self, index: RowIndex, values: dict[str, Tensor]) -> None:
+        assert self._stored is not None
         for name, value in values.items():
-            slot = index.slot[:, -value.shape[1] :]
-            self._stored[name][index.stream.unsqueeze(1), slot] = value.to(self._stored[name].dtype)
+            last = RowIndex(stream=index.stream, row=index.row[:, -value.shape[1] :])
+            self._stored.replace(last, {name: value}, oldest=self._oldest)
 
     def closed_chunks(self) -> range:
-        oldest = max(0, self._count - self.stream_length)
-        return range(oldest // self._chunk_length, self._count // self._chunk_length)
+        return range(self._oldest // self._chunk_length, self._count // self._chunk_length)
 
     def chunk(self, index: int) -> dict[str, Tensor]:
-        return self._span(*self._chunk_span(index))
+        assert self._rows is not None
+        first = max(index * self._chunk_length, self._oldest)
+        return self._rows.layout.fields(self._rows.span(first, (index + 1) * self._chunk_length))
 
     def load_chunk(self, index: int, arrays: dict[str, Tensor]) -> None:
+        rows = self._rows_like({name: value[:, 0] for name, value in arrays.items()})
+        if isinstance(rows, DiskRows):
+            rows.adopt(index, arrays)
+            return
         first = (index + 1) * self._chunk_length - next(iter(arrays.values())).shape[1]
-        self._write_span(first, arrays)
+        rows.put_span(first, rows.layout.packed(arrays, device=self._rng.device))
 
     def get_state(self) -> State:
-        """Rows that are in no closed chunk, the side arrays, and where everything stands."""
-        tail_start = max(self._count // self._chunk_length * self._chunk_length, self._count - self.stream_length, 0)
+        """Rows that are in no closed chunk, the side arrays, and where everything stands.
+
+        On disk the side arrays are not copied, because they may be larger than memory: save them before going on.
+        """
+        tail_start = max(self._count // self._chunk_length * self._chunk_length, self._oldest)
+        rows, stored = self._rows, self._stored
+        held = stored.layout.fields(stored.held(self._count)) if stored else {}
         return {
             "count": self._count,
             "selection": self._selection.get_state(),
-            "tail": self._span(tail_start, self._count) if self._rows else {},
-            "stored": {name: value[:, : self._count].clone() for name, value in self._stored.items()},
+            "tail": rows.layout.fields(rows.span(tail_start, self._count)) if rows else {},
+            "stored": {name: value if self._is_on_disk else value.clone() for name, value in held.items()},
         }
 
     def set_state(self, state: State) -> None:
@@ -144,14 +191,49 @@ class WorldModelSequenceBuffer:
         self._count = state["count"]
         self._position.fill_(self._count)
         self._counted.clear()
-        if state["tail"]:
-            tail_length = next(iter(state["tail"].values())).shape[1]
-            self._write_span(self._count - tail_length, state["tail"])
-        for name, value in state["stored"].items():
-            if name not in self._stored:
-                self._stored[name] = self._allocated(value[:, 0])
-            self._stored[name][:, : value.shape[1]].copy_(value)
+        if tail := state["tail"]:
+            rows = self._rows_like({name: _one(value) for name, value in tail.items()})
+            first = self._count - next(iter(tail.values())).shape[1]
+            rows.put_span(first, rows.layout.packed(tail, device=self._rng.device))
+            stored = self._stored_like({name: _one(value) for name, value in state["stored"].items()})
+            stored.fill(state["stored"])
         self._selection.set_state(state["selection"], position=self._position, **self._held_firsts())
+
+    @property
+    def _oldest(self) -> int:
+        """The number of the oldest row that is held."""
+        return max(0, self._count - self.stream_length)
+
+    def _rows_like(self, example: Mapping[str, Tensor]) -> MemoryRows | DiskRows:
+        """Room for rows with the fields of ``example`` [N, ...], made when it is first needed."""
+        if self._rows is None and self._is_on_disk:
+            assert self._place is not None, "keep_in comes before the first row"
+            self._rows = DiskRows(
+                Layout(example),
+                **self._sizes,
+                chunk_length=self._chunk_length,
+                write=self._place[1],
+                pins_batches=self._pins_batches,
+            )
+        elif self._rows is None:
+            self._rows = self._in_memory(Layout(example))
+        return self._rows
+
+    def _stored_like(self, example: Mapping[str, Tensor]) -> MemoryRows:
+        if self._stored is None and self._is_on_disk:
+            assert self._place is not None, "keep_in comes before the first row"
+            allocate = ScratchFiles(self._place[0]).array
+            self._stored = HostRows(Layout(example), **self._sizes, pins_batches=self._pins_batches, allocate=allocate)
+        elif self._stored is None:
+            self._stored = self._in_memory(Layout(example))
+        return self._stored
+
+    def _in_memory(self, layout: Layout) -> MemoryRows:
+        return memory_rows(layout, **self._sizes, device=self._rng.device, pins_batches=self._pins_batches)
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        return {"num_streams": self._num_streams, "stream_length": self.stream_length}
 
     def _has_episode_windows(self, size: int, length: int) -> bool:
         """Counted once after each append: the answer makes the device wait, as the next action does anyway."""
@@ -167,49 +249,11 @@ class WorldModelSequenceBuffer:
 
     def _held_firsts(self) -> dict[str, Any]:
         """Which of the rows that are held begin an episode, from the oldest on."""
-        oldest = max(0, self._count - self.stream_length)
-        if not self._rows:
-            return {"is_first": torch.zeros(self._num_streams, 0, dtype=torch.bool), "oldest": oldest}
-        return {"is_first": self._rows["is_first"][:, self._slots(oldest, self._count)], "oldest": oldest}
+        if self._rows is None:
+            return {"is_first": torch.zeros(self._num_streams, 0, dtype=torch.bool), "oldest": self._oldest}
+        return {"is_first": self._rows.column("is_first", self._oldest, self._count), "oldest": self._oldest}
 
-    def _window(self, index: RowIndex, *, is_consecutive: bool = False) -> Batch:
-        rows = {name: self._taken(value, index, is_consecutive) for name, value in self._rows.items()}
-        # An episode that a restart abandoned has no last row of its own: the next first row shows where it ended.
-        rows["is_last"][:, :-1] |= rows["is_first"][:, 1:]
-        stored = {name: self._taken(value, index, is_consecutive) for name, value in self._stored.items()}
-        return batch_of(rows, stored, index)
 
-    def _taken(self, array: Tensor, index: RowIndex, is_consecutive: bool) -> Tensor:
-        """A copy of the rows of ``array`` [streams, length, ...] at ``index``."""
-        is_large = array.stride(1) * array.element_size() >= _SLICED_BYTES
-        if not (is_large and is_consecutive and array.device.type == "cpu"):
-            return array[index.stream.unsqueeze(1), index.slot]
-        size, length = index.slot.shape
-        taken = array.new_empty(size, length, *array.shape[2:])
-        for window, stream, start in zip(taken, index.stream.tolist(), index.slot[:, 0].tolist(), strict=True):
-            before_wrap = min(length, self.stream_length - start)
-            window[:before_wrap] = array[stream, start : start + before_wrap]
-            if before_wrap < length:
-                window[before_wrap:] = array[stream, : length - before_wrap]
-        return taken
-
-    def _allocated(self, value: Tensor) -> Tensor:
-        shape = (self._num_streams, self.stream_length, *value.shape[1:])
-        return torch.zeros(shape, dtype=value.dtype, device=self._rng.device)
-
-    def _chunk_span(self, index: int) -> tuple[int, int]:
-        oldest = max(0, self._count - self.stream_length)
-        return max(index * self._chunk_length, oldest), (index + 1) * self._chunk_length
-
-    def _slots(self, first: int, stop: int) -> Tensor:
-        return torch.arange(first, stop, device=self._rng.device) % self.stream_length
-
-    def _span(self, first: int, stop: int) -> dict[str, Tensor]:
-        slots = self._slots(first, stop)
-        return {name: value[:, slots] for name, value in self._rows.items()}
-
-    def _write_span(self, first: int, arrays: dict[str, Tensor]) -> None:
-        for name, value in arrays.items():
-            if name not in self._rows:
-                self._rows[name] = self._allocated(value[:, 0])
-            self._rows[name][:, self._slots(first, first + value.shape[1])] = value.to(self._rng.device)
+def _one(value: Tensor) -> Tensor:
+    """The form of one row of each stream, where there may be none: [N, rows, ...] to [N, ...]."""
+    return value.new_empty(value.shape[0], *value.shape[2:])

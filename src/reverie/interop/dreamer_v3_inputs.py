@@ -100,7 +100,7 @@ class Given:
             action=self.actions.joined(
                 {key: self._values(f"{data}/{key}", space)[:, rows] for key, space in self.actions.by_key.items()}
             ),
-            index=RowIndex(stream=torch.zeros(len(reward), dtype=torch.int64), slot=torch.zeros_like(reward).long()),
+            index=RowIndex(stream=torch.zeros(len(reward), dtype=torch.int64), row=torch.zeros_like(reward).long()),
         )
 
     def carry(self, data: str, previous: Latent | None) -> Latent:

@@ -60,7 +60,7 @@ def batch_state(batch: Batch | None) -> State | None:
     return {
         "obs": {key: value.clone() for key, value in batch.obs.items()},
         "stored": {key: value.clone() for key, value in batch.stored.items()},
-        "index": {"stream": batch.index.stream.clone(), "slot": batch.index.slot.clone()},
+        "index": {"stream": batch.index.stream.clone(), "row": batch.index.row.clone()},
         **{name: getattr(batch, name).clone() for name in _ROW_KEYS},
     }
 

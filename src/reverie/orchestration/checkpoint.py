@@ -24,7 +24,7 @@ from reverie.orchestration.command_name import reverie_command
 from reverie.orchestration.manifest import DamageError, chunk_file
 from reverie.orchestration.recurrence import Recurrence
 from reverie.orchestration.state_folder import discard_folder, publish_folder, temporary_name, write_state_folder
-from reverie.runtime.array_file import array_pieces, read_arrays
+from reverie.runtime.array_file import array_pieces, mapped_arrays
 from reverie.runtime.durable_files import (
     TEMPORARY_PREFIX,
     FileRecord,
@@ -132,8 +132,17 @@ class CheckpointManager:
             needed[name] = {index: known[index] for index in buffer.closed_chunks()}
         return needed
 
+    def replay_folder(self, buffer: str) -> Path:
+        return self._replay / buffer
+
+    def written_chunk(self, buffer: str, index: int, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
+        """For a buffer that lives on the disk: put a closed chunk there at once, and give it back mapped."""
+        with self._reported(f"write replay chunk {index} of {buffer}"):
+            self._known.setdefault(buffer, {})[index] = self._write_chunk(buffer, index, arrays)
+        return mapped_arrays(self._reader.chunk_path(buffer, index))
+
     def _write_chunk(self, buffer: str, index: int, arrays: dict[str, Tensor]) -> FileRecord:
-        folder = self._replay / buffer
+        folder = self.replay_folder(buffer)
         if not folder.is_dir():
             folder.mkdir(parents=True)
             sync_folder(self._replay)
@@ -241,10 +250,10 @@ class CheckpointManager:
         for name, records in loaded.manifest.chunks.items():
             for index, record in records.items():
                 path = self._reader.chunk_path(name, index)
-                problem = record.problem(path)
+                problem = record.size_problem(path) if loaded.has_checked_replay else record.problem(path)
                 if problem is not None:
                     raise ReverieError(f"replay chunk {path} is damaged ({problem}): restore this file from a copy")
-                buffers[name].load_chunk(index, read_arrays(path))
+                buffers[name].load_chunk(index, mapped_arrays(path))
             self._known[name] = dict(records)
 
     def _report(self, damages: list[str], loaded: Loaded) -> None:

@@ -34,6 +34,8 @@ class Parts:
     evaluator: Evaluator
     rng: RandomStreams
     device: torch.device
+    remarks: tuple[str, ...] = ()
+    """What was decided for the user while the parts were made."""
 
     def close(self) -> None:
         """End every simulator. A second call does nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 
 from reverie.buffers.base import Buffer
 from reverie.orchestration.logger import Counters
@@ -11,7 +12,7 @@ from reverie.orchestration.parts import Parts
 from reverie.orchestration.phases import HookSpec, PhaseSpec
 from reverie.orchestration.stopwatch import Stopwatch
 from reverie.orchestration.update_guard import UpdateGuard
-from reverie.orchestration.updating import Update
+from reverie.orchestration.updating import FedUpdate, Update
 from reverie.runtime.capture import Captured, is_capturable
 from reverie.types import Metrics, Phase
 
@@ -41,14 +42,16 @@ class PhaseUpdates:
         """The update, and what is called for it: a recording of it, or the update itself."""
         method = getattr(self._parts.workflow, hook.name)
         is_captured = self._captures and is_capturable(method)
+        is_whole = is_captured and (buffer is None or buffer.is_on_device)
         update = Update(
             hook=method,
             phase=self._phase,
             batch=hook.batch,
             buffer=buffer,
             context_rows=self._parts.workflow.context_rows,
-            measuring=(lambda _: nullcontext()) if is_captured else self._stopwatch.measuring,
+            measuring=(lambda _: nullcontext()) if is_whole else self._stopwatch.measuring,
         )
         if not is_captured:
             return update, update
-        return update, Captured(update, name=hook.name, generators=self._parts.rng.streams)
+        record = partial(Captured, name=hook.name, generators=self._parts.rng.streams)
+        return update, record(update) if is_whole else FedUpdate(update, record)

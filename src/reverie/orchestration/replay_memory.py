@@ -1,52 +1,152 @@
-"""Whether replay will fit: asked before the first step, because memory runs out in the middle of a night."""
+"""Where replay will fit: asked before the first step, because memory runs out in the middle of a night."""
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
 import torch
 
-from reverie.orchestration.parts import Parts
 from reverie.orchestration.phases import PhaseSpec
 from reverie.runtime.compilation import eager_steps
 from reverie.runtime.machine_memory import machine_memory
-from reverie.types import Observation, Policy, ReverieError, Row, Space
+from reverie.runtime.rng import RandomStreams
+from reverie.types import Observation, Policy, ReverieError, Row, Space, Spaces
 
+HOMES = ("cuda", "host", "disk")
+"""Where rows can live, the fastest first: in the memory of the GPU, in that of the host, in files mapped into it."""
+
+_AUTO_SHARE = {"cuda": 0.6, "host": 0.8, "disk": 0.9}
+"""How much of what is free `auto` takes: the update on a GPU, simulators and others need some of it too."""
+_WORDS = {"cuda": "on the GPU", "host": "in memory", "disk": "on disk"}
 _DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "int64": torch.int64}
 
 
-def check_memory(phases: tuple[PhaseSpec, ...], parts: Parts, *, free_bytes: int | None = None) -> None:
-    """Refuse buffers that this run would fill beyond what is free. ``free_bytes`` None asks the machine."""
-    free = _free(parts.device) if free_bytes is None else free_bytes
-    if free is None:
-        return
-    width = row_bytes(parts)
-    rows = {name: _rows(name, phases, parts) for name in parts.buffers}
-    needed = sum(rows.values()) * width
-    if needed <= free:
-        return
-    name = max(rows, key=rows.__getitem__)
-    others = (sum(rows.values()) - rows[name]) * width
-    where = "the device" if parts.device.type == "cuda" else "memory"
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowBytes:
+    """Of one row: what was seen and done, and what the policy stores beside it."""
+
+    row: int
+    stored: int
+
+    @property
+    def total(self) -> int:
+        return self.row + self.stored
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Need:
+    """What one buffer will hold."""
+
+    name: str
+    capacity: int
+    rows: int
+    """Those that this run brings."""
+    width: RowBytes
+
+    def bytes_in(self, home: str) -> int:
+        """Memory of the host is taken as it fills; a GPU gives all at once, and files for latents are made whole."""
+        if home == "cuda":
+            return self.capacity * self.width.total
+        if home == "disk":
+            return self.rows * self.width.row + self.capacity * self.width.stored
+        return self.rows * self.width.total
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Free:
+    """Bytes that nobody uses here; None where there is no such place, or the system does not say."""
+
+    cuda: int | None
+    host: int | None
+    disk: int | None
+
+    @classmethod
+    def now(cls, device: torch.device, folder: Path) -> Free:
+        """``folder`` is where the run will be; it need not exist."""
+        while not folder.exists():
+            folder = folder.absolute().parent
+        return cls(
+            cuda=torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None,
+            host=machine_memory().available_bytes,
+            disk=shutil.disk_usage(folder).free,
+        )
+
+    def without(self, home: str, count: int) -> Free:
+        """What is left when something else has taken ``count`` bytes."""
+        left = {name: getattr(self, name) for name in HOMES}
+        if left[home] is not None:
+            left[home] = max(0, left[home] - count)
+        return Free(**left)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Home:
+    name: str
+    reason: str
+    """A sentence for the user."""
+
+
+def chosen_home(need: Need, asked: str, free: Free, device: torch.device) -> Home:
+    """Where the rows go: ``asked`` is one of HOMES, or auto for the fastest that has room. ReverieError if none has."""
+    possible = HOMES if device.type == "cuda" else HOMES[1:]
+    if asked not in ("auto", *possible):
+        choices = ", ".join(("auto", *possible))
+        raise ReverieError(f"`buffer.{need.name}.device` must be one of {choices} on this machine, got {asked}.")
+    tried: list[str] = []
+    home, usable = asked, 0
+    for home in possible if asked == "auto" else (asked,):
+        room = getattr(free, home)
+        if room is None:
+            return Home(name=home, reason=_reason(need, home, room, tried))
+        usable = int(room * (_AUTO_SHARE[home] if asked == "auto" else 1))
+        if need.bytes_in(home) <= usable:
+            return Home(name=home, reason=_reason(need, home, room, tried))
+        tried.append(f"{_size(room)} {_WORDS[home]}")
+    others = [other for other in possible if (getattr(free, other) or 0) >= need.bytes_in(other)]
+    elsewhere = f"set buffer.{need.name}.device={others[-1]}, or " if others and asked != "auto" else "set "
     raise ReverieError(
-        f"replay will not fit: {sum(rows.values()):,} rows of {width:,} bytes need {_gib(needed)}, but {_gib(free)} of "
-        f"{where} are free here; set buffer.{name}.capacity to at most {max(0, free - others) // width:,}."
+        f"replay will not fit: `buffer.{need.name}` with a capacity of {need.capacity:,} rows of {need.width.total:,} "
+        f"bytes needs {_size(need.bytes_in(home))} for this run, but free are {', '.join(tried)}; "
+        f"{elsewhere}buffer.{need.name}.capacity to at most {usable // need.width.total:,}."
     )
 
 
-def row_bytes(parts: Parts) -> int:
-    """Of one row with all that the policy stores beside it, found by acting once on an empty observation."""
-    policy = parts.workflow.policy(None)
-    before = parts.rng.get_state()  # after its streams were made: the run must not miss what is drawn here
-    row = _made_up_row(policy, parts)
-    parts.rng.set_state(before)
+def row_bytes(policy: Policy, spaces: Spaces, rng: RandomStreams, device: torch.device) -> RowBytes:
+    """Found by letting the policy act once on an empty observation."""
+    before = rng.get_state()  # after its streams were made: the run must not miss what is drawn here
+    row = _made_up_row(policy, spaces, device)
+    rng.set_state(before)
     flags = (row.reward, row.is_first, row.is_last, row.is_terminal)
-    return sum(value.nbytes for value in (*row.obs.values(), *row.stored.values(), row.action, *flags))
+    return RowBytes(
+        row=sum(value.nbytes for value in (*row.obs.values(), row.action, *flags)),
+        stored=sum(value.nbytes for value in row.stored.values()),
+    )
 
 
-def _made_up_row(policy: Policy, parts: Parts) -> Row:
-    no = torch.zeros(1, dtype=torch.bool, device=parts.device)
+def collected_rows(name: str, phases: tuple[PhaseSpec, ...], capacity: int) -> int:
+    """Rows that a run brings into the buffer of that name, as far as it can hold them."""
+    collecting = [phase.duration_steps for phase in phases if phase.buffer == name and phase.has_hook("collect")]
+    if not collecting or None in collecting:
+        return capacity
+    return min(capacity, sum(steps for steps in collecting if steps is not None))
+
+
+def _reason(need: Need, home: str, room: int | None, tried: list[str]) -> str:
+    known = "" if room is None else f", and {_size(room)} are free"
+    others = f"; too little is free elsewhere ({', '.join(tried)})" if tried else ""
+    return (
+        f"Replay ({need.name}) is kept {_WORDS[home]}: {need.rows:,} rows of {need.width.total:,} bytes need "
+        f"{_size(need.bytes_in(home))}{known}{others}."
+    )
+
+
+def _made_up_row(policy: Policy, spaces: Spaces, device: torch.device) -> Row:
+    no = torch.zeros(1, dtype=torch.bool, device=device)
     seen = Observation(
-        obs={key: _zeros(space, parts.device) for key, space in parts.train_env.spaces.obs.items()},
-        reward=torch.zeros(1, device=parts.device),
+        obs={key: _zeros(space, device) for key, space in spaces.obs.items()},
+        reward=torch.zeros(1, device=device),
         is_first=~no,
         is_last=no,
         is_terminal=no,
@@ -60,21 +160,7 @@ def _zeros(space: Space, device: torch.device) -> torch.Tensor:
     return torch.zeros(1, *space.shape, dtype=_DTYPES[space.dtype], device=device)
 
 
-def _rows(name: str, phases: tuple[PhaseSpec, ...], parts: Parts) -> int:
-    """Rows that this run brings into the buffer. A GPU gives all memory at once, a processor as it is used."""
-    buffer = parts.buffers[name]
-    capacity = buffer.capacity - len(buffer)  # a dataset is there already
-    collecting = [phase.duration_steps for phase in phases if phase.buffer == name and phase.has_hook("collect")]
-    if parts.device.type == "cuda" or not collecting or None in collecting:
-        return capacity
-    return min(capacity, sum(steps for steps in collecting if steps is not None))
-
-
-def _free(device: torch.device) -> int | None:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return machine_memory().available_bytes
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB"
+def _size(count: int | None) -> str:
+    if count is None:
+        return "an unknown amount"
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"

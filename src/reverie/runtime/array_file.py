@@ -7,10 +7,13 @@ memory and hides the system's error number when the disk is full. Read with the 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -33,6 +36,10 @@ _DTYPE_NAMES: dict[torch.dtype, str] = {
     torch.bool: "BOOL",
 }
 
+_DTYPES = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
+_LENGTH_BYTES = 8
+"""A file begins with the length of its header."""
+
 
 def array_pieces(arrays: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     """The bytes of the file, one tensor at a time. Equal tensors under equal names give equal bytes."""
@@ -40,13 +47,29 @@ def array_pieces(arrays: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     names = sorted(arrays, key=lambda name: (-arrays[name].element_size(), name))
     yield _header({name: arrays[name] for name in names})
     for name in names:
-        if arrays[name].numel() > 0:
-            yield _raw(arrays[name])
+        yield from _raw(arrays[name])
 
 
 def read_arrays(path: Path) -> dict[str, Tensor]:
     """The tensors of a file, on the CPU. The caller has checked the file's digest."""
     return load_file(path, device="cpu")
+
+
+def mapped_arrays(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file, of which only what is looked at is read. They must not be written."""
+    with safe_open(path, framework="pt"):
+        pass  # the library has checked the header: every array lies inside the file
+    data = np.memmap(path, dtype=np.uint8, mode="r")
+    start = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES].tobytes(), "little")
+    entries = json.loads(data[_LENGTH_BYTES:start].tobytes())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of torch, that it cannot protect the tensor from being written
+        body = torch.from_numpy(data[start:])
+    return {
+        name: body[slice(*entry["data_offsets"])].view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
+        for name, entry in entries.items()
+        if name != "__metadata__"
+    }
 
 
 def _header(arrays: Mapping[str, Tensor]) -> bytes:
@@ -60,10 +83,16 @@ def _header(arrays: Mapping[str, Tensor]) -> bytes:
         entries[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
 
 
-def _raw(tensor: Tensor) -> memoryview:
+def _raw(tensor: Tensor) -> Iterator[memoryview]:
+    if tensor.numel() == 0:
+        return
+    if not tensor.is_contiguous() and tensor.ndim > 1:
+        for part in tensor:  # one by one: all together may be larger than memory
+            yield from _raw(part)
+        return
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     # Not reshape(-1): a single element may keep any stride and count as contiguous, and then refuses the view.
-    return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy().data
+    yield plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy().data

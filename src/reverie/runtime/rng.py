@@ -24,16 +24,17 @@ class RandomStreams:
         self._device = device
         self._streams: dict[str, torch.Generator] = {}
 
-    def stream(self, name: str) -> torch.Generator:
+    def stream(self, name: str, *, device: torch.device | None = None) -> torch.Generator:
+        """``device`` None is that of the run; another one must be named when the stream begins."""
         if name not in self._streams:
-            generator = torch.Generator(self._device)
+            generator = torch.Generator(device or self._device)
             generator.manual_seed(derived_seed(self._seed, name, self._rank))
             self._streams[name] = generator
         return self._streams[name]
 
     def streams(self) -> list[torch.Generator]:
-        """Those that have begun."""
-        return list(self._streams.values())
+        """Those that have begun on the device of the run."""
+        return [generator for generator in self._streams.values() if generator.device.type == self._device.type]
 
     def get_state(self) -> State:
         return {name: generator.get_state() for name, generator in self._streams.items()}

@@ -1,0 +1,113 @@
+"""Rows in write-once chunk files, mapped into memory: the system keeps what is read often and gives up the rest.
+
+Only the rows of the open chunk take memory of their own. The files are those that checkpoints name, so that a save has
+nothing left to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.buffers.host_rows import HostRows, empty_windows, windows_of
+from reverie.buffers.layout import Layout, Packed
+from reverie.types import RowIndex
+
+WriteChunk: TypeAlias = "Callable[[int, dict[str, Tensor]], dict[str, Tensor]]"
+"""Puts the fields of a closed chunk on the disk and gives them back as they lie there."""
+
+
+class DiskRows:
+    """Rows of ``num_streams`` streams. Row numbers count from the first that ever came."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        *,
+        num_streams: int,
+        stream_length: int,
+        chunk_length: int,
+        write: WriteChunk,
+        pins_batches: bool = False,
+    ) -> None:
+        self.layout, self._num_streams = layout, num_streams
+        self._stream_length, self._chunk_length = stream_length, chunk_length
+        self._pins_batches = pins_batches
+        self._write = write
+        self._first_open = 0
+        """The number of the first row of the open chunk."""
+        self._open = HostRows(layout, num_streams=num_streams, stream_length=chunk_length)
+        self._chunks: dict[int, dict[str, np.ndarray]] = {}
+        """By chunk: the bytes of each field, [N, rows, bytes]. One that lost its oldest rows in a ring is shorter."""
+
+    def put(self, row: int, packed: Packed) -> None:
+        """Row number ``row`` of every stream: [N, bytes]."""
+        self._open.put(row, packed)
+        stop = row + 1
+        if stop % self._chunk_length == 0:
+            index, first = row // self._chunk_length, stop - self._chunk_length
+            self.adopt(index, self._write(index, self.layout.fields(self._open.span(first, stop))))
+            oldest = (stop - self._stream_length) // self._chunk_length
+            self._chunks = {index: chunk for index, chunk in self._chunks.items() if index >= oldest}
+
+    def adopt(self, index: int, fields: Mapping[str, Tensor]) -> None:
+        """A chunk that is on the disk already."""
+        self._chunks[index] = {
+            name: self.layout.bytes_of(name, value, device=value.device).numpy() for name, value in fields.items()
+        }
+        self._first_open = max(self._first_open, (index + 1) * self._chunk_length)
+
+    def put_span(self, first: int, packed: Packed) -> None:
+        """Rows of the open chunk, from number ``first`` on."""
+        self._open.put_span(first, packed)
+
+    def span(self, first: int, stop: int) -> Packed:
+        """A copy of the rows from number ``first`` to the one before ``stop``."""
+        return self._copied([(stream, first) for stream in range(self._num_streams)], stop - first)
+
+    def taken(self, index: RowIndex) -> Packed:
+        """A copy of the rows at ``index``: [B, T, bytes]."""
+        size, length = index.row.shape
+        windows = windows_of(index)
+        if windows is not None:
+            return self._copied(windows, length)
+        stream = index.stream.unsqueeze(1).expand(size, length).flatten()
+        rows = self._copied(list(zip(stream.tolist(), index.row.flatten().tolist(), strict=True)), 1)
+        return {name: value.view(size, length, -1) for name, value in rows.items()}
+
+    def column(self, name: str, first: int, stop: int) -> Tensor:
+        """One field of the rows from number ``first`` to the one before ``stop``: [N, rows, ...]."""
+        found = [self._open.column(name, max(first, self._first_open), stop)]
+        for index in sorted(self._chunks, reverse=True):
+            source = torch.from_numpy(self._chunks[index][name])
+            last = (index + 1) * self._chunk_length
+            found.append(self.layout.field(name, source[:, max(0, source.shape[1] - (last - first)) :]))
+        return torch.cat(found[::-1], 1)
+
+    def _copied(self, windows: list[tuple[int, int]], length: int) -> Packed:
+        """``length`` rows of each (stream, first row)."""
+        found = empty_windows(self.layout, len(windows), length, is_pinned=self._pins_batches)
+        arrays = {name: value.numpy() for name, value in found.items()}
+        for number, (stream, first) in enumerate(windows):
+            self._copy_window(stream, first, {name: array[number] for name, array in arrays.items()}, length)
+        return found
+
+    def _copy_window(self, stream: int, first: int, into: dict[str, np.ndarray], length: int) -> None:
+        done = 0
+        while done < length:
+            index, offset = divmod(first + done, self._chunk_length)
+            chunk = self._chunks.get(index)
+            if chunk is None:
+                assert first + done >= self._first_open, "a chunk that is held lies on the disk"
+                self._open.copy_window(stream, first + done, {name: value[done:] for name, value in into.items()})
+                return
+            count = min(length - done, self._chunk_length - offset)
+            for name, source in chunk.items():
+                array, part = self.layout.place(name)
+                start = offset - (self._chunk_length - source.shape[1])
+                into[array][done : done + count, part] = source[stream, start : start + count]
+            done += count

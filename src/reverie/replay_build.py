@@ -1,0 +1,132 @@
+"""The part of the composition root that knows where replay lives: on the GPU, in memory or on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+
+from reverie.buffers.base import Buffer
+from reverie.buffers.offline import OfflineBuffer
+from reverie.buffers.prefetched import PrefetchedBuffer
+from reverie.buffers.world_model_sequence import WorldModelSequenceBuffer
+from reverie.configuration import Allow, instantiate, plain, unknown_key
+from reverie.node_walk import is_node
+from reverie.orchestration.phases import PhaseSpec
+from reverie.orchestration.replay_memory import Free, Need, RowBytes, chosen_home, collected_rows
+from reverie.runtime.rng import RandomStreams
+from reverie.targets import located
+
+_HOME_KEY = "device"
+_CPU = torch.device("cpu")
+
+
+def replay_buffers(
+    config: DictConfig,
+    offline: Mapping[str, OfflineBuffer],
+    *,
+    phases: tuple[PhaseSpec, ...],
+    width: RowBytes,
+    streams: Mapping[str, int],
+    rng: RandomStreams,
+    device: torch.device,
+    allow: Allow,
+) -> tuple[dict[str, Buffer], list[str]]:
+    """All buffers of the configuration, and a sentence for each whose home had to be chosen.
+
+    The choice is put into ``config``: a resumed run keeps it. ``streams`` has the number of environments by buffer.
+    """
+    free = Free.now(device, Path(plain(config.logdir) or "runs"))
+    buffers: dict[str, Buffer] = {}
+    reasons: list[str] = []
+    for name in _smallest_first(config):
+        if name in offline:
+            buffers[name] = offline[name]
+            continue
+        node = config.buffer[name]
+        capacity = _capacity(plain(node))
+        if not _has_home(plain(node), path=f"buffer.{name}", allow=allow) or capacity is None:
+            buffers[name] = make_buffer(config, name, num_streams=streams[name], rng=rng, allow=allow)
+            continue
+        need = Need(name=name, capacity=capacity, rows=collected_rows(name, phases, capacity), width=width)
+        asked = str(node.get(_HOME_KEY) or ("cuda" if device.type == "cuda" else "host"))
+        home = chosen_home(need, asked, free, device)
+        free = free.without(home.name, need.bytes_in(home.name))
+        if node.get(_HOME_KEY) is not None:
+            node[_HOME_KEY] = home.name
+            reasons.append(home.reason)
+        buffers[name] = make_buffer(config, name, num_streams=streams[name], rng=rng, allow=allow, device=device)
+    return {name: buffers[name] for name in buffer_names(config)}, reasons
+
+
+def buffer_names(config: Mapping[Any, Any]) -> Iterator[str]:
+    """The keys of the section `buffer` that are buffers; any other than `device` is a mistake."""
+    for key, node in config["buffer"].items():
+        if is_node(plain(node)):
+            yield str(key)
+        elif key != _HOME_KEY:
+            raise unknown_key(str(key), [str(one) for one in config["buffer"]], path="buffer")
+
+
+def keep_homes(config: DictConfig, stored: Mapping[str, Any]) -> None:
+    """A run that goes on keeps its rows where they were, unless the user names another place."""
+    for name in buffer_names(config):
+        home = stored["buffer"].get(name, {}).get(_HOME_KEY)
+        if config.buffer[name].get(_HOME_KEY) == "auto" and home is not None:
+            config.buffer[name][_HOME_KEY] = home
+
+
+def moved_homes(stored: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    """A sentence for every buffer whose rows go elsewhere from now on."""
+    homes = {
+        name: (stored["buffer"][name].get(_HOME_KEY), config["buffer"][name].get(_HOME_KEY))
+        for name in buffer_names(config)
+    }
+    return [
+        f"Replay ({name}) moves from {before} to {now}: from here on the run differs from the one it would have been."
+        for name, (before, now) in homes.items()
+        if before != now
+    ]
+
+
+def make_buffer(
+    config: DictConfig,
+    name: str,
+    *,
+    num_streams: int,
+    rng: RandomStreams,
+    allow: Allow,
+    device: torch.device | None = None,
+) -> Buffer:
+    """The empty buffer that `buffer.NAME` describes. Batches are for ``device``, by default the one of ``rng``."""
+    node, path, stream = config.buffer[name], f"buffer.{name}", f"replay/{name}"
+    home = plain(node).get(_HOME_KEY)
+    sizes = {"num_streams": num_streams}
+    if device is None or home in (None, "cuda") or (home == "host" and device.type == "cpu"):
+        return instantiate(node, path=path, allow=allow, rng=rng.stream(stream), **sizes)
+    is_gpu = device.type == "cuda"
+    generator = rng.stream(f"{stream}/host", device=_CPU) if is_gpu else rng.stream(stream)
+    made: WorldModelSequenceBuffer = instantiate(
+        node, path=path, allow=allow, rng=generator, pins_batches=is_gpu, **sizes
+    )
+    return PrefetchedBuffer(made, device=device)
+
+
+def _smallest_first(config: DictConfig) -> list[str]:
+    """So that a large buffer does not take the fast memory from all others."""
+    return sorted(buffer_names(config), key=lambda name: _capacity(plain(config.buffer[name])) or 0)
+
+
+def _capacity(node: Mapping[str, Any]) -> int | None:
+    """None where it is missing or no number, which is said when the buffer is made."""
+    given = node.get("capacity")
+    return int(given) if isinstance(given, int | float) else None
+
+
+def _has_home(node: Any, *, path: str, allow: Allow) -> bool:
+    """Whether it is a buffer of this project, whose rows can live in several places."""
+    target = located(node["_target_"], path=f"{path}._target_", allow=allow)
+    return isinstance(target, type) and issubclass(target, WorldModelSequenceBuffer)
