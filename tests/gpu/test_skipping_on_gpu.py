@@ -9,7 +9,7 @@ from killer import Killer
 from same_run import SMALL_RUN, status, unlike
 from test_capture import made, state
 
-from reverie.buffers.device_rows import DeviceRows
+from reverie.buffers.ring_rows import RingRows
 from reverie.orchestration.black_box import read_black_box
 
 
@@ -18,13 +18,11 @@ def test_a_captured_update_that_is_not_finite_changes_nothing() -> None:
     captured = run.captured()
     for _ in range(5):  # recorded in the fourth
         assert captured()["skipped"] == 0
-    rows = run.buffer._rows
-    assert isinstance(rows, DeviceRows)
-    array, part = rows.layout.place("reward")
-    rewards = rows._arrays[array][..., part]
+    assert isinstance(run.buffer._rows, RingRows)
+    rewards = run.buffer._rows.held(128)["reward"]
     sound = rewards.clone()
     before = state(run)
-    rewards.fill_(255)  # no number, as a float
+    rewards.fill_(float("nan"))
     for _ in range(2):
         assert captured()["skipped"] == 1
     rewards.copy_(sound)

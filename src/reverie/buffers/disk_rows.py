@@ -13,12 +13,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.buffers.host_rows import HostRows, empty_windows, windows_of
 from reverie.buffers.layout import Layout, Packed
+from reverie.buffers.ring_rows import RingRows, empty_windows, windows_of
 from reverie.types import RowIndex
 
 WriteChunk: TypeAlias = "Callable[[int, dict[str, Tensor]], dict[str, Tensor]]"
 """Puts the fields of a closed chunk on the disk and gives them back as they lie there."""
+
+
+class _Chunk:
+    """The fields of a mapped chunk [N, rows, ...], and their bytes. One that lost its oldest rows is shorter."""
+
+    def __init__(self, fields: Mapping[str, Tensor]) -> None:
+        self.fields = fields
+        flat = {name: value.reshape(*value.shape[:2], -1) for name, value in fields.items()}
+        self.bytes: dict[str, np.ndarray] = {name: value.view(torch.uint8).numpy() for name, value in flat.items()}
 
 
 class DiskRows:
@@ -40,34 +49,32 @@ class DiskRows:
         self._write = write
         self._first_open = 0
         """The number of the first row of the open chunk."""
-        self._open = HostRows(layout, num_streams=num_streams, stream_length=chunk_length)
-        self._chunks: dict[int, dict[str, np.ndarray]] = {}
-        """By chunk: the bytes of each field, [N, rows, bytes]. One that lost its oldest rows in a ring is shorter."""
+        self._open = RingRows(layout, num_streams=num_streams, stream_length=chunk_length, device=torch.device("cpu"))
+        self._chunks: dict[int, _Chunk] = {}
 
-    def put(self, row: int, packed: Packed) -> None:
-        """Row number ``row`` of every stream: [N, bytes]."""
-        self._open.put(row, packed)
+    def put(self, row: int, fields: Mapping[str, Tensor]) -> None:
+        """Row number ``row`` of every stream: [N, ...]."""
+        self._open.put(row, fields)
         stop = row + 1
         if stop % self._chunk_length == 0:
             index, first = row // self._chunk_length, stop - self._chunk_length
-            self.adopt(index, self._write(index, self.layout.fields(self._open.span(first, stop))))
+            self.adopt(index, self._write(index, self._open.span(first, stop)))
             oldest = (stop - self._stream_length) // self._chunk_length
             self._chunks = {index: chunk for index, chunk in self._chunks.items() if index >= oldest}
 
     def adopt(self, index: int, fields: Mapping[str, Tensor]) -> None:
-        """A chunk that is on the disk already."""
-        self._chunks[index] = {
-            name: self.layout.bytes_of(name, value, device=value.device).numpy() for name, value in fields.items()
-        }
+        """A chunk that is on the disk already, and mapped."""
+        self._chunks[index] = _Chunk(fields)
         self._first_open = max(self._first_open, (index + 1) * self._chunk_length)
 
-    def put_span(self, first: int, packed: Packed) -> None:
-        """Rows of the open chunk, from number ``first`` on."""
-        self._open.put_span(first, packed)
+    def put_span(self, first: int, fields: Mapping[str, Tensor]) -> None:
+        """Rows of the open chunk, from number ``first`` on: [N, rows, ...]."""
+        self._open.put_span(first, fields)
 
-    def span(self, first: int, stop: int) -> Packed:
-        """A copy of the rows from number ``first`` to the one before ``stop``."""
-        return self._copied([(stream, first) for stream in range(self._num_streams)], stop - first)
+    def span(self, first: int, stop: int) -> dict[str, Tensor]:
+        """A copy of the rows from number ``first`` to the one before ``stop``: [N, rows, ...]."""
+        windows = [(stream, first) for stream in range(self._num_streams)]
+        return self.layout.fields(self._copied(windows, stop - first))
 
     def taken(self, index: RowIndex) -> Packed:
         """A copy of the rows at ``index``: [B, T, bytes]."""
@@ -80,12 +87,11 @@ class DiskRows:
         return {name: value.view(size, length, -1) for name, value in rows.items()}
 
     def column(self, name: str, first: int, stop: int) -> Tensor:
-        """One field of the rows from number ``first`` to the one before ``stop``: [N, rows, ...]."""
+        """A copy of one field of these rows."""
         found = [self._open.column(name, max(first, self._first_open), stop)]
         for index in sorted(self._chunks, reverse=True):
-            source = torch.from_numpy(self._chunks[index][name])
-            last = (index + 1) * self._chunk_length
-            found.append(self.layout.field(name, source[:, max(0, source.shape[1] - (last - first)) :]))
+            rows = self._chunks[index].fields[name]
+            found.append(rows[:, max(0, rows.shape[1] - ((index + 1) * self._chunk_length - first)) :])
         return torch.cat(found[::-1], 1)
 
     def _copied(self, windows: list[tuple[int, int]], length: int) -> Packed:
@@ -106,7 +112,7 @@ class DiskRows:
                 self._open.copy_window(stream, first + done, {name: value[done:] for name, value in into.items()})
                 return
             count = min(length - done, self._chunk_length - offset)
-            for name, source in chunk.items():
+            for name, source in chunk.bytes.items():
                 array, part = self.layout.place(name)
                 start = offset - (self._chunk_length - source.shape[1])
                 into[array][done : done + count, part] = source[stream, start : start + count]

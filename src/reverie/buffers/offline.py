@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 from reverie.buffers.base import Sampler
 from reverie.buffers.flat_rows import batch_of
 from reverie.buffers.layout import Layout
-from reverie.buffers.memory_rows import MemoryRows, memory_rows
+from reverie.buffers.ring_rows import RingRows
 from reverie.buffers.selection import Selection
 from reverie.datasets.dataset import Dataset
 from reverie.types import Batch, ReverieError, Row, RowIndex, Spaces, State, require
@@ -121,7 +121,7 @@ class OfflineBuffer:
         return {
             "digest": self._dataset.index.digest,
             "selection": self._selection.get_state(),
-            "stored": {name: value[0].clone() for name, value in self._held_stored().items()},
+            "stored": {name: value[0].clone() for name, value in self._stored.held(self.stream_length).items()},
         }
 
     def set_state(self, state: State) -> None:
@@ -144,22 +144,18 @@ class OfflineBuffer:
                 f"now {found[:_DIGEST_SHOWN]}...): restore it, or start a new run with it."
             )
 
-    def _loaded(self) -> MemoryRows:
+    def _loaded(self) -> RingRows:
         rows, first = None, 0
         for file, arrays in self._dataset.arrays():
             rows = rows or self._room({name: value[:1] for name, value in arrays.items()})
-            fields = {name: value.unsqueeze(0) for name, value in arrays.items()}
-            rows.put_span(first, rows.layout.packed(fields, device=self._rng.device))
+            rows.put_span(first, {name: value.unsqueeze(0) for name, value in arrays.items()})
             first += file.rows
         assert rows is not None, "a dataset has at least one episode"
         return rows
 
-    def _room(self, example: Mapping[str, Tensor]) -> MemoryRows:
+    def _room(self, example: Mapping[str, Tensor]) -> RingRows:
         """For as many rows as there are, each with the fields of ``example`` [1, ...]."""
-        return memory_rows(Layout(example), num_streams=1, stream_length=self.stream_length, device=self._rng.device)
-
-    def _held_stored(self) -> dict[str, Tensor]:
-        return self._stored.layout.fields(self._stored.held(self.stream_length))
+        return RingRows(Layout(example), num_streams=1, stream_length=self.stream_length, device=self._rng.device)
 
     def _window(self, index: RowIndex) -> Batch:
         rows = self._rows.layout.fields(self._rows.taken(index))

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from reverie.runtime.durable_files import TEMPORARY_PREFIX, reason, remedy
 from reverie.types import ReverieError
@@ -15,7 +17,7 @@ class ScratchFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def array(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    def array(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Zeroed bytes that the system writes to the disk when memory gets tight. Room for them is taken at once."""
         path = self._folder / f"{TEMPORARY_PREFIX}{name.replace('/', '-')}"
         size = int(np.prod(shape))
@@ -31,4 +33,4 @@ class ScratchFiles:
             ) from error
         finally:
             path.unlink(missing_ok=True)
-        return mapped
+        return torch.from_numpy(mapped)

@@ -15,9 +15,8 @@ from torch import Generator, Tensor
 from reverie.buffers.base import Sampler
 from reverie.buffers.disk_rows import DiskRows, WriteChunk
 from reverie.buffers.flat_rows import batch_of, flat
-from reverie.buffers.host_rows import HostRows
 from reverie.buffers.layout import Layout
-from reverie.buffers.memory_rows import MemoryRows, memory_rows
+from reverie.buffers.ring_rows import Allocate, RingRows
 from reverie.buffers.scratch_files import ScratchFiles
 from reverie.buffers.selection import SAMPLERS, Selection
 from reverie.types import Batch, ReverieError, Row, RowIndex, State, require
@@ -62,9 +61,9 @@ class WorldModelSequenceBuffer:
         self._is_on_disk = device == "disk"
         self._pins_batches = pins_batches
         self._chunk_length = min(max(1, CHUNK_ROWS // num_streams), self.stream_length)
-        self._rows: MemoryRows | DiskRows | None = None
+        self._rows: RingRows | DiskRows | None = None
         """Immutable once written, by flat name (`obs/vector`, `reward`, ...). Made when the first row comes."""
-        self._stored: MemoryRows | None = None
+        self._stored: RingRows | None = None
         """Mutable side arrays: what the policy stored, refreshed by ``write_back``."""
         self._place: tuple[Path, WriteChunk] | None = None
         self._count = 0
@@ -88,17 +87,17 @@ class WorldModelSequenceBuffer:
         return min(self._count, self.stream_length) * self._num_streams
 
     def append(self, row: Row) -> None:
-        device, arrays = self._rng.device, flat(row)
-        rows, stored = self._rows_like(arrays), self._stored_like(row.stored)
+        fields = flat(row)
+        rows, stored = self._rows_like(fields), self._stored_like(row.stored)
         if row.stored.keys() != set(stored.layout.names):
             # Rows without latents, or with others, would be sampled with those of an older lap of the ring.
             raise ReverieError(
                 f"this buffer keeps {sorted(stored.layout.names) or 'nothing'} beside each row, but the acting "
                 f"controller stores {sorted(row.stored) or 'nothing'}: give the phase a buffer of its own."
             )
-        rows.put(self._count, rows.layout.packed(arrays, device=device))
-        stored.put(self._count, stored.layout.packed(row.stored, device=device))
-        self._selection.append(self._position, row.is_first.to(device))
+        rows.put(self._count, fields)
+        stored.put(self._count, row.stored)
+        self._selection.append(self._position, row.is_first.to(self._rng.device))
         self._count += 1
         self._position.fill_(self._count)
 
@@ -161,7 +160,7 @@ class WorldModelSequenceBuffer:
     def chunk(self, index: int) -> dict[str, Tensor]:
         assert self._rows is not None
         first = max(index * self._chunk_length, self._oldest)
-        return self._rows.layout.fields(self._rows.span(first, (index + 1) * self._chunk_length))
+        return self._rows.span(first, (index + 1) * self._chunk_length)
 
     def load_chunk(self, index: int, arrays: dict[str, Tensor]) -> None:
         rows = self._rows_like({name: value[:, 0] for name, value in arrays.items()})
@@ -169,7 +168,7 @@ class WorldModelSequenceBuffer:
             rows.adopt(index, arrays)
             return
         first = (index + 1) * self._chunk_length - next(iter(arrays.values())).shape[1]
-        rows.put_span(first, rows.layout.packed(arrays, device=self._rng.device))
+        rows.put_span(first, arrays)
 
     def get_state(self) -> State:
         """Rows that are in no closed chunk, the side arrays, and where everything stands.
@@ -178,11 +177,11 @@ class WorldModelSequenceBuffer:
         """
         tail_start = max(self._count // self._chunk_length * self._chunk_length, self._oldest)
         rows, stored = self._rows, self._stored
-        held = stored.layout.fields(stored.held(self._count)) if stored else {}
+        held = stored.held(self._count) if stored else {}
         return {
             "count": self._count,
             "selection": self._selection.get_state(),
-            "tail": rows.layout.fields(rows.span(tail_start, self._count)) if rows else {},
+            "tail": rows.span(tail_start, self._count) if rows else {},
             "stored": {name: value if self._is_on_disk else value.clone() for name, value in held.items()},
         }
 
@@ -194,7 +193,7 @@ class WorldModelSequenceBuffer:
         if tail := state["tail"]:
             rows = self._rows_like({name: _one(value) for name, value in tail.items()})
             first = self._count - next(iter(tail.values())).shape[1]
-            rows.put_span(first, rows.layout.packed(tail, device=self._rng.device))
+            rows.put_span(first, tail)
             stored = self._stored_like({name: _one(value) for name, value in state["stored"].items()})
             stored.fill(state["stored"])
         self._selection.set_state(state["selection"], position=self._position, **self._held_firsts())
@@ -204,7 +203,7 @@ class WorldModelSequenceBuffer:
         """The number of the oldest row that is held."""
         return max(0, self._count - self.stream_length)
 
-    def _rows_like(self, example: Mapping[str, Tensor]) -> MemoryRows | DiskRows:
+    def _rows_like(self, example: Mapping[str, Tensor]) -> RingRows | DiskRows:
         """Room for rows with the fields of ``example`` [N, ...], made when it is first needed."""
         if self._rows is None and self._is_on_disk:
             assert self._place is not None, "keep_in comes before the first row"
@@ -216,20 +215,20 @@ class WorldModelSequenceBuffer:
                 pins_batches=self._pins_batches,
             )
         elif self._rows is None:
-            self._rows = self._in_memory(Layout(example))
+            self._rows = self._ring(Layout(example))
         return self._rows
 
-    def _stored_like(self, example: Mapping[str, Tensor]) -> MemoryRows:
+    def _stored_like(self, example: Mapping[str, Tensor]) -> RingRows:
         if self._stored is None and self._is_on_disk:
             assert self._place is not None, "keep_in comes before the first row"
-            allocate = ScratchFiles(self._place[0]).array
-            self._stored = HostRows(Layout(example), **self._sizes, pins_batches=self._pins_batches, allocate=allocate)
+            self._stored = self._ring(Layout(example), allocate=ScratchFiles(self._place[0]).array)
         elif self._stored is None:
-            self._stored = self._in_memory(Layout(example))
+            self._stored = self._ring(Layout(example))
         return self._stored
 
-    def _in_memory(self, layout: Layout) -> MemoryRows:
-        return memory_rows(layout, **self._sizes, device=self._rng.device, pins_batches=self._pins_batches)
+    def _ring(self, layout: Layout, allocate: Allocate | None = None) -> RingRows:
+        sizes = {**self._sizes, "pins_batches": self._pins_batches}
+        return RingRows(layout, **sizes, device=self._rng.device, allocate=allocate)
 
     @property
     def _sizes(self) -> dict[str, int]:
