@@ -1,4 +1,4 @@
-"""The sequence buffer against a plain list of rows: whatever is appended, wrapped, written back, saved and restored."""
+"""The sequence buffer by example: exact continuation, chunks, fresh windows, what is refused."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ import copy
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from torch import Tensor
 
 from reverie.buffers import world_model_sequence
@@ -90,98 +86,6 @@ class Disk:
         return fresh
 
 
-class BufferMachine(RuleBasedStateMachine):
-    """Every window that the buffer gives is what a list of all rows ever appended says it must be."""
-
-    @initialize(length=st.integers(1, 12), num_streams=st.integers(1, 3), chunk_rows=st.integers(1, 16))
-    def begin(self, length: int, num_streams: int, chunk_rows: int) -> None:
-        self.sizes: dict[str, int] = {"length": length, "num_streams": num_streams, "chunk_rows": chunk_rows}
-        self.buffer = buffer_of(**self.sizes)
-        self.disk = Disk()
-        self.rows: list[Row] = []
-        self.stored: dict[tuple[int, int], float] = {}
-        """By (stream, row number): what the last append or write-back left there."""
-        self.saved: tuple[int, dict[tuple[int, int], float]] | None = None
-        self.writes = 0
-
-    @rule(flags=st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=1, max_size=9))
-    def append(self, flags: list[tuple[bool, bool, bool]]) -> None:
-        for each in flags:
-            number = len(self.rows)
-            self.rows.append(row(number, self.sizes["num_streams"], each))
-            self.buffer.append(self.rows[-1])
-            for stream in range(self.sizes["num_streams"]):
-                self.stored[stream, number] = float(self.rows[-1].stored["latent"][stream])
-
-    @rule(size=st.integers(1, 5), length=st.integers(1, 6), sampler=st.sampled_from(["uniform", "fresh_first"]))
-    def sample(self, size: int, length: int, sampler: str) -> None:
-        held = min(len(self.rows), self.sizes["length"])
-        starts = max(0, held - length + 1) * self.sizes["num_streams"]
-        assert self.buffer.can_sample(size, length) == (starts >= size)
-        if starts >= size:
-            self.check(self.buffer.sample(size, length, sampler=sampler), size, length)
-
-    @precondition(lambda self: len(self.rows) > 0)
-    @rule(size=st.integers(1, 4), length=st.integers(1, 4), skipped=st.integers(0, 2))
-    def write_back(self, size: int, length: int, skipped: int) -> None:
-        """The last rows of a window get new latents; the ``skipped`` context rows keep theirs."""
-        if not self.buffer.can_sample(size, length) or skipped >= length:
-            return
-        batch = self.buffer.sample(size, length, sampler="uniform")
-        self.writes += 1
-        value = torch.full((size, length - skipped, 1), -1000.0 - self.writes)
-        self.buffer.write_back(batch.index, {"latent": value})
-        for stream, numbers in zip(batch.index.stream.tolist(), row_numbers(batch), strict=True):
-            for number in numbers[skipped:]:
-                self.stored[stream, number] = -1000.0 - self.writes
-
-    @rule()
-    def save(self) -> None:
-        self.disk.save(self.buffer)
-        self.saved = len(self.rows), dict(self.stored)
-
-    @precondition(lambda self: self.saved is not None)
-    @rule()
-    def restore_into_a_fresh_buffer(self) -> None:
-        assert self.saved is not None
-        self.buffer = self.disk.restored(buffer_of(**self.sizes, seed=1))
-        count, self.stored = self.saved[0], dict(self.saved[1])
-        self.rows = self.rows[:count]
-        # Chunks written after the checkpoint belong to a future that is lost.
-        self.disk.chunks = {index: self.disk.chunks[index] for index in self.disk.needed}
-
-    @invariant()
-    def length_agrees(self) -> None:
-        if hasattr(self, "rows"):
-            assert len(self.buffer) == min(len(self.rows), self.sizes["length"]) * self.sizes["num_streams"]
-
-    def check(self, batch: Batch, size: int, length: int) -> None:
-        assert batch.reward.shape == (size, length)
-        oldest = max(0, len(self.rows) - self.sizes["length"])
-        for b, numbers in enumerate(row_numbers(batch)):
-            stream = int(batch.index.stream[b])
-            assert numbers == list(range(numbers[0], numbers[0] + length)), "rows must be consecutive"
-            assert oldest <= numbers[0]
-            assert numbers[-1] < len(self.rows)
-            for t, number in enumerate(numbers):
-                self.check_row(batch, b, t, stream=stream, number=number)
-
-    def check_row(self, batch: Batch, b: int, t: int, *, stream: int, number: int) -> None:
-        expected = self.rows[number]
-        assert torch.equal(batch.obs["vector"][b, t], expected.obs["vector"][stream])
-        assert batch.reward[b, t] == expected.reward[stream]
-        assert batch.action[b, t] == expected.action[stream]
-        assert float(batch.stored["latent"][b, t, 0]) == self.stored[stream, number]
-        assert batch.is_first[b, t] == expected.is_first[stream]
-        assert batch.is_terminal[b, t] == expected.is_terminal[stream]
-        is_before_a_first = t + 1 < batch.reward.shape[1] and bool(self.rows[number + 1].is_first[stream])
-        assert bool(batch.is_last[b, t]) == (bool(expected.is_last[stream]) or is_before_a_first)
-
-
-TestBuffer = BufferMachine.TestCase
-TestBuffer.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
-
-
 # Exact continuation
 
 
@@ -255,54 +159,6 @@ def test_a_saved_state_does_not_change_with_the_buffer() -> None:
 
 
 # Sampling
-
-
-def chi_square(counts: np.ndarray) -> float:
-    """How far ``counts`` is from uniform, in standard deviations of the chi-square distribution."""
-    expected = counts.sum() / counts.size
-    statistic = float(((counts - expected) ** 2 / expected).sum())
-    freedom = counts.size - 1
-    return (statistic - freedom) / (2 * freedom) ** 0.5
-
-
-@pytest.mark.parametrize("rows", [9, 25])
-def test_uniform_sampling_covers_every_window_equally(rows: int) -> None:
-    """Before and after the wrap."""
-    buffer = buffer_of(length=10, num_streams=3, rows=rows)
-    starts = min(rows, 10) - 4 + 1
-    batch = buffer.sample(20_000, 4, sampler="uniform")
-    first = torch.tensor(row_numbers(batch))[:, 0] - max(0, rows - 10)
-    counts = np.zeros((3, starts))
-    np.add.at(counts, (batch.index.stream.numpy(), first.numpy()), 1)
-    assert (counts > 0).all()
-    assert abs(chi_square(counts.ravel())) < 4
-    biased = counts.copy()
-    biased[0, 0] *= 1.3
-    assert chi_square(biased.ravel()) > 4, "the test must see one window that is drawn too often"
-
-
-@pytest.mark.parametrize("num_streams", [1, 2, 3])
-def test_fresh_windows_are_handed_out_first_and_exactly_once(num_streams: int) -> None:
-    length, window, size = 60, 5, 2
-    buffer = buffer_of(length=length, num_streams=num_streams, rows=window)
-    handed: list[tuple[int, int]] = []
-    available = min(num_streams, size)  # the first sample begins with the newest ones
-    for number in range(window, 300):
-        if buffer.can_sample(size, window):
-            batch = buffer.sample(size, window, sampler="fresh_first")
-            fresh = min(available, size)
-            pairs = list(zip(batch.index.stream.tolist(), [numbers[0] for numbers in row_numbers(batch)], strict=True))
-            handed += pairs[:fresh]
-            available -= fresh
-        buffer.append(row(number, num_streams))
-        if (number + 1) % window == 0:
-            available += num_streams
-    assert len(handed) == len(set(handed))
-    windows = {(stream, start) for start in range(0, 295, window) for stream in range(num_streams)}
-    missing = windows - set(handed)
-    # Only the windows that were complete before the first sample, and the ones still waiting, may be missing.
-    assert all(start in (0, 290) for _, start in missing), missing
-    assert all(start % window == 0 for _, start in handed)
 
 
 def test_fresh_windows_that_were_overwritten_are_not_handed_out() -> None:

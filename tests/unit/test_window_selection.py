@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -152,36 +151,6 @@ def filled(rows: int, *, length: int = 40, num_streams: int = 2, every: int = 7)
     return buffer
 
 
-def is_like(counts: Counter[Window], expected: dict[Window, float]) -> bool:
-    """Whether counts fit expected frequencies, by chi-square."""
-    total = sum(counts.values())
-    if set(counts) - set(expected):
-        return False
-    statistic = sum((counts[key] - share * total) ** 2 / (share * total) for key, share in expected.items())
-    freedom = len(expected) - 1
-    return abs(statistic - freedom) < 4 * (2 * freedom) ** 0.5
-
-
-def inside_episodes(rows: int, window: int) -> list[Window]:
-    oldest = max(0, rows - 40)
-    return [
-        (stream, start)
-        for start in range(oldest, rows - window + 1)
-        for stream in range(2)
-        if not any((start + t) % (7 + stream) == 0 for t in range(1, window))
-    ]
-
-
-@pytest.mark.parametrize("rows", [30, 40, 95])
-def test_windows_inside_episodes_are_drawn_uniformly_before_and_after_the_wrap(rows: int) -> None:
-    drawn = filled(rows).sample(40_000, 4, sampler="uniform", crosses_episodes=False)
-    allowed = inside_episodes(rows, 4)
-    expected = {window: 1 / len(allowed) for window in allowed}
-    assert is_like(Counter(windows_of(drawn)), expected)
-    biased = {window: share * (1.3 if window == allowed[0] else 1) for window, share in expected.items()}
-    assert not is_like(Counter(windows_of(drawn)), biased), "the test must see a window that comes too often"
-
-
 def test_what_is_kept_up_with_appends_equals_what_is_made_from_the_rows() -> None:
     """Numbering windows as they come, or all at once from the rows of a checkpoint, gives the same draws."""
     early, late = filled(10), filled(10)
@@ -192,30 +161,6 @@ def test_what_is_kept_up_with_appends_equals_what_is_made_from_the_rows() -> Non
     late._rng.set_state(early._rng.get_state())
     drawn = [buffer.sample(200, 4, sampler="uniform", crosses_episodes=False) for buffer in (early, late)]
     assert windows_of(drawn[0]) == windows_of(drawn[1])
-
-
-@pytest.mark.parametrize("crosses", [True, False])
-def test_recent_windows_come_with_a_chance_that_falls_with_age(crosses: bool) -> None:
-    buffer = filled(95)
-    drawn = Counter(windows_of(buffer.sample(60_000, 4, sampler="recent", crosses_episodes=crosses)))
-    allowed = [(n, s) for s in range(55, 92) for n in range(2)] if crosses else inside_episodes(95, 4)
-    count = len(allowed)
-    expected = {
-        window: math.log((age + 1) / age) / math.log(count + 1)
-        for age, window in zip(range(count, 0, -1), allowed, strict=True)
-    }
-    assert is_like(drawn, expected)
-
-
-def test_prioritized_windows_come_in_proportion_to_their_priorities() -> None:
-    buffer = filled(95)
-    seen = buffer.sample(64, 4, sampler="prioritized")
-    buffer.prioritize(seen.index, torch.tensor([float(1 + start % 5) for _, start in windows_of(seen)]))
-    given = {window: float(1 + window[1] % 5) for window in windows_of(seen)}
-    weight = {(n, s): given.get((n, s), 1.0) for s in range(55, 92) for n in range(2)}
-    total = sum(weight.values())
-    drawn = Counter(windows_of(buffer.sample(60_000, 4, sampler="prioritized")))
-    assert is_like(drawn, {window: one / total for window, one in weight.items()})
 
 
 @pytest.mark.parametrize(

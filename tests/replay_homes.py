@@ -1,0 +1,100 @@
+"""Every kind of replay buffer that must behave alike, one way to make any of them, and rows to fill them with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import torch
+from plain_buffer import PlainBuffer
+from torch import Generator
+
+from reverie.buffers import world_model_sequence
+from reverie.buffers.base import Buffer
+from reverie.buffers.world_model_sequence import WorldModelSequenceBuffer
+from reverie.types import Row
+
+EXPONENT = 0.8
+MIXER = 2_654_435_761
+"""Neighbouring numbers times this differ in all bits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Home:
+    """Where rows live, and what that means for those who ask for them."""
+
+    name: str
+    is_prefetching: bool = False
+    """A batch is drawn directly after the one before it, of the same request, was handed out."""
+    knows_lost_rows: bool = False
+    """What is written back to a row, or a priority given to a window, that was overwritten meanwhile has no effect."""
+    buffer_class: type[WorldModelSequenceBuffer] = WorldModelSequenceBuffer
+
+
+HOMES = [Home(name="memory")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    capacity: int
+    num_streams: int
+    chunk_rows: int = 1024
+    """Rows in one write-once chunk, over all streams."""
+
+
+def make_buffer(home: Home, folder: Path, sizes: Sizes, *, seed: int = 0) -> tuple[Buffer, Generator]:
+    """An empty buffer and what it draws with. ``folder`` is its own, for homes that keep files."""
+    rng = Generator().manual_seed(seed)
+    with mock.patch.object(world_model_sequence, "CHUNK_ROWS", sizes.chunk_rows):
+        buffer = home.buffer_class(
+            capacity=sizes.capacity, num_streams=sizes.num_streams, rng=rng, priority_exponent=EXPONENT
+        )
+    return buffer, rng
+
+
+def make_model(sizes: Sizes) -> PlainBuffer:
+    """The plain buffer that agrees with those of ``make_buffer``."""
+    stream_length = sizes.capacity // sizes.num_streams
+    return PlainBuffer(
+        num_streams=sizes.num_streams,
+        stream_length=stream_length,
+        chunk_length=min(max(1, sizes.chunk_rows // sizes.num_streams), stream_length),
+        exponent=EXPONENT,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    is_first: bool = False
+    is_last: bool = False
+    is_terminal: bool = False
+
+
+def made_row(number: int, flags: list[Flags], *, is_large: bool = False) -> Row:
+    """Row ``number`` of all streams, every value of which tells it from all others. Any bits may be in a float."""
+    numbers = np.array([number * 8 + stream for stream in range(len(flags))])
+    mixed = numbers * MIXER
+    side, deter = (20, 512) if is_large else (4, 3)  # in host memory large rows are copied in another way
+    return Row(
+        obs={
+            "number": torch.from_numpy(numbers),
+            "image": torch.from_numpy(_spread(mixed, (side, side, 3)).astype(np.uint8)),
+            "vector": torch.from_numpy(_spread(mixed, (3,)).astype(np.uint32).view(np.float32)),
+        },
+        reward=torch.from_numpy(numbers / 10).float(),
+        is_first=torch.tensor([flag.is_first for flag in flags]),
+        is_last=torch.tensor([flag.is_last for flag in flags]),
+        is_terminal=torch.tensor([flag.is_terminal for flag in flags]),
+        action=torch.from_numpy(numbers % 7),
+        stored={
+            "deter": torch.from_numpy(_spread(mixed, (deter,)).astype(np.int16)).view(torch.bfloat16),
+            "code": torch.from_numpy(_spread(mixed, (2,)).astype(np.uint8)),
+        },
+    )
+
+
+def _spread(mixed: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Numbers [N, *shape] that differ from one to the next."""
+    return (mixed[:, None] + np.arange(np.prod(shape)) * MIXER // 7).reshape(len(mixed), *shape)
