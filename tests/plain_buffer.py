@@ -61,8 +61,8 @@ class Request:
 
     @property
     def has_prioritized(self) -> bool:
-        """Whether a window of it is chosen by priority: a small share of a small batch is none."""
-        return any(name == "prioritized" and count for name, count in parts_of(self.size, self.sampler))
+        """Whether priorities are given back, even if its share of a small batch is no window."""
+        return any(name == "prioritized" for name, _ in parts_of(self.size, self.sampler))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,8 +180,11 @@ class PlainBuffer:
             self.rows[stream][number] = self.rows[stream][number] | named
 
     def prioritize(self, kind: Kind, given: dict[Place, float]) -> None:
-        """What is no number counts as the highest so far."""
+        """What is no number counts as the highest so far. Windows that were overwritten meanwhile have none."""
         highest = self.highest.get(kind, 1.0)
+        given = {window: value for window, value in given.items() if self.is_held(window)}
+        if not given:
+            return
         finite = {window: value if math.isfinite(value) else highest for window, value in given.items()}
         bounded = {window: max(value, LEAST_PRIORITY) for window, value in finite.items()}
         self.priorities.setdefault(kind, {}).update(bounded)

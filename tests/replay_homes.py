@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import torch
 from plain_buffer import PlainBuffer
-from torch import Generator
+from torch import Generator, Tensor
 
 from reverie.buffers import world_model_sequence
 from reverie.buffers.base import Buffer
+from reverie.buffers.prefetched import PrefetchedBuffer
 from reverie.buffers.world_model_sequence import WorldModelSequenceBuffer
+from reverie.runtime.array_file import array_pieces, mapped_arrays
+from reverie.runtime.durable_files import replace_file
 from reverie.types import Row
 
 EXPONENT = 0.8
@@ -26,14 +30,17 @@ class Home:
     """Where rows live, and what that means for those who ask for them."""
 
     name: str
+    fetches_ahead: bool = False
     is_prefetching: bool = False
-    """A batch is drawn directly after the one before it, of the same request, was handed out."""
-    knows_lost_rows: bool = False
-    """What is written back to a row, or a priority given to a window, that was overwritten meanwhile has no effect."""
+    """What the machine is told of that: a batch is drawn directly after the one before it was handed out."""
     buffer_class: type[WorldModelSequenceBuffer] = WorldModelSequenceBuffer
 
 
-HOMES = [Home(name="memory")]
+HOMES = [
+    Home(name="host"),
+    Home(name="host, fetched ahead", fetches_ahead=True, is_prefetching=True),
+    Home(name="disk", fetches_ahead=True, is_prefetching=True),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +56,20 @@ def make_buffer(home: Home, folder: Path, sizes: Sizes, *, seed: int = 0) -> tup
     rng = Generator().manual_seed(seed)
     with mock.patch.object(world_model_sequence, "CHUNK_ROWS", sizes.chunk_rows):
         buffer = home.buffer_class(
-            capacity=sizes.capacity, num_streams=sizes.num_streams, rng=rng, priority_exponent=EXPONENT
+            capacity=sizes.capacity,
+            num_streams=sizes.num_streams,
+            rng=rng,
+            device=home.name if home.name == "disk" else "host",
+            priority_exponent=EXPONENT,
         )
-    return buffer, rng
+    buffer.keep_in(folder, partial(_written, folder))
+    return (PrefetchedBuffer(buffer, device=rng.device) if home.fetches_ahead else buffer), rng
+
+
+def _written(folder: Path, index: int, fields: dict[str, Tensor]) -> dict[str, Tensor]:
+    path = folder / f"{index}.safetensors"
+    replace_file(path, array_pieces(fields))
+    return mapped_arrays(path)
 
 
 def make_model(sizes: Sizes) -> PlainBuffer:

@@ -160,7 +160,7 @@ def test_prioritized_windows_come_by_their_priorities_whatever_happened_to_them(
     restored = drawn()
     assert fits(restored, after), "restored"
     assert not fits(restored, dict.fromkeys(after, 1.0))
-    assert not fits(restored, {window: weight**1.1 for window, weight in after.items()}), "another exponent"
+    assert not fits(restored, {window: weight**1.5 for window, weight in after.items()}), "another exponent"
 
 
 @each_home

@@ -93,7 +93,7 @@ class OfflineBuffer:
         return self._window(RowIndex(stream=stream, row=start.unsqueeze(1) + torch.arange(length, device=start.device)))
 
     def prioritize(self, index: RowIndex, priority: Tensor, *, crosses_episodes: bool = True) -> None:
-        self._selection.assign(index, priority, crosses_episodes=crosses_episodes)
+        self._selection.assign(index, priority, self._position, crosses_episodes=crosses_episodes)
 
     def aged(self, stream: Tensor, age: Tensor) -> Batch:
         device = self._rng.device

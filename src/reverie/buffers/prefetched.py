@@ -2,7 +2,7 @@
 
 Which rows come next is drawn directly after the batch before them is handed out, always at the same point of a run, and
 only the copying happens in a thread. So the run stays reproducible: a batch is one update old when it is used. What an
-update writes back is on its way to the host until the next batch is asked for, and reaches the one after that.
+update writes back is on its way to the host until the next row comes or the next batch is asked for.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PrefetchedBuffer:
         return len(self._buffer)
 
     def append(self, row: Row) -> None:
-        self._wait()
+        self._settle()  # without waiting for the device: the action of this row has come from it after the last update
         self._buffer.append(row)
 
     def can_sample(self, size: int, length: int, *, crosses_episodes: bool = True) -> bool:

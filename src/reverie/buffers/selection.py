@@ -78,9 +78,9 @@ class Selection:
         streams, starts = zip(*found, strict=True)
         return torch.cat(streams), torch.cat(starts)
 
-    def assign(self, index: RowIndex, priority: Tensor, *, crosses_episodes: bool) -> None:
-        """New priorities [B] of sampled windows."""
-        self._priorities[index.row.shape[1], crosses_episodes].assign(index, priority)
+    def assign(self, index: RowIndex, priority: Tensor, position: Tensor, *, crosses_episodes: bool) -> None:
+        """New priorities [B] of sampled windows, by whichever sampler."""
+        self._prioritized(index.row.shape[1], position, crosses_episodes=crosses_episodes).assign(index, priority)
 
     def get_state(self) -> State:
         priorities = [

@@ -142,7 +142,7 @@ class WorldModelSequenceBuffer:
             is_held = index.row[:, 0] >= self._oldest
             index, priority = RowIndex(stream=index.stream[is_held], row=index.row[is_held]), priority[is_held]
         if len(index.stream):
-            self._selection.assign(index, priority, crosses_episodes=crosses_episodes)
+            self._selection.assign(index, priority, self._position, crosses_episodes=crosses_episodes)
 
     def aged(self, stream: Tensor, age: Tensor) -> Batch:
         device = self._rng.device
