@@ -1,0 +1,264 @@
+"""A short real run of an experiment, in a folder that is gone afterwards, and what was measured in it."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from reverie.buffers.base import Buffer
+from reverie.build import assemble, make_buffer, phases_of
+from reverie.configuration import plain, section
+from reverie.offline_build import shown_task
+from reverie.orchestration.checkpoint import CheckpointConfig
+from reverie.orchestration.evaluator import EVALUATION_BUFFER, EvaluationConfig
+from reverie.orchestration.logger import LoggingConfig, check_sinks
+from reverie.orchestration.parts import Parts, check_phases
+from reverie.orchestration.phases import HookSpec, PhaseSpec
+from reverie.orchestration.replay_memory import row_bytes
+from reverie.orchestration.run_counts import BufferRoom, Every, RunCounts, run_counts
+from reverie.probe_measures import Collecting, Files, Updating, collected, files_written, filled, updated
+from reverie.runtime.device import RuntimeConfig, chosen_device, prepare_torch
+from reverie.runtime.durable_files import reason
+from reverie.runtime.machine_memory import machine_memory
+from reverie.runtime.process_memory import children_bytes, peak_bytes, resident_bytes
+from reverie.sections import ExperimentConfig
+from reverie.types import ReverieError, RunStoppedError
+
+_SPARE_ROWS = 1024
+"""Beyond what one batch needs; the replay of a probe is small, whatever the run's own will be."""
+_COLLECTING_SHARE = 0.3
+_UPDATING_SHARE = 0.6
+"""Of the seconds that a probe may take. The rest is for files and for what takes longer than it should."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Replay:
+    """One buffer of the run, as large as the configuration makes it."""
+
+    capacity: int
+    rows: int
+    """Rows that the run will have in it; what a dataset brings is there already and not counted."""
+    is_on_device: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """What was free before the probe began, this process not counted. None: the system does not say, or has none."""
+
+    ram_bytes: int | None
+    gpu_bytes: int | None
+    disk_bytes: int
+    runs_folder: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """Seconds, and bytes in the memory of this process, of its workers and of the GPU."""
+
+    start_seconds: float
+    """Until everything was there, and what the first calls of all took longer: compiling, recording, warming up."""
+    collecting: Collecting | None
+    updating: Mapping[tuple[HookSpec, str | None], Updating]
+    files: Files
+    main_bytes: int
+    worker_bytes: int
+    gpu_bytes: int
+    row_bytes: int
+    """One row with what the policy stores beside it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Probed:
+    """Everything that a plan is made of."""
+
+    experiment: str
+    task: str
+    device: str
+    num_envs: int
+    counts: RunCounts
+    replay: Mapping[str, Replay]
+    evaluation: EvaluationConfig
+    checkpoint: CheckpointConfig
+    logging: LoggingConfig
+    measured: Measured
+    machine: Machine
+
+
+def probed(config: DictConfig, *, seconds: float) -> Probed:
+    """Run the beginning of an experiment for about so many seconds. Nothing of it is left."""
+    config = copy.deepcopy(config)  # `_dims` is filled in below
+    OmegaConf.set_struct(config, False)
+    experiment = section(ExperimentConfig, config.experiment, path="experiment")
+    check_sinks(section(LoggingConfig, config.logging, path="logging"))
+    section(CheckpointConfig, config.checkpoint, path="checkpoint")
+    config.logging.wandb.mode = "disabled"  # a probe is nobody's run
+    device = chosen_device(experiment.device)
+    prepare_torch(section(RuntimeConfig, config.runtime, path="runtime"), device)
+    where = _existing(Path(plain(config.logdir) or "runs"))
+    machine = _machine(device, where)
+    start = time.perf_counter()
+    with closing(assemble(config, device=device, allow=None)) as parts, _temporary_folder(where) as folder:
+        assembling = time.perf_counter() - start
+        check_phases(phases_of(config), parts)
+        return _probed_with(parts, config, folder, seconds=seconds, assembling=assembling, machine=machine)
+
+
+def _probed_with(
+    parts: Parts, config: DictConfig, folder: Path, *, seconds: float, assembling: float, machine: Machine
+) -> Probed:
+    resolved = plain(config)
+    evaluation = section(EvaluationConfig, config.evaluation, path="evaluation")
+    checkpoint = section(CheckpointConfig, config.checkpoint, path="checkpoint")
+    counts = run_counts(
+        phases_of(config),
+        num_envs=parts.train_env.num_envs,
+        buffers={name: _room(buffer) for name, buffer in parts.buffers.items()},
+        context_rows=parts.workflow.context_rows,
+        evaluations=Every(steps=evaluation.every_steps, updates=evaluation.every_updates),
+        checkpoints=Every(steps=checkpoint.every_steps, updates=checkpoint.every_updates),
+    )
+    return Probed(
+        experiment=resolved["experiment"]["name"],
+        task=shown_task(resolved),
+        device=str(parts.device),
+        num_envs=parts.train_env.num_envs,
+        counts=counts,
+        replay=_replays(parts, counts),
+        evaluation=evaluation,
+        checkpoint=checkpoint,
+        logging=section(LoggingConfig, config.logging, path="logging"),
+        measured=_measured(parts, config, folder, seconds=seconds, assembling=assembling),
+        machine=machine,
+    )
+
+
+def _measured(parts: Parts, config: DictConfig, folder: Path, *, seconds: float, assembling: float) -> Measured:
+    phases, width = phases_of(config), row_bytes(parts)
+    if parts.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(parts.device)
+    parts = replace(parts, buffers=_small_buffers(parts, config, phases))
+    collecting = None
+    if spec := _longest(phases, parts):
+        collecting = collected(parts, spec, seconds=seconds * _COLLECTING_SHARE)
+    learning = _learning(phases)
+    updating: dict[tuple[HookSpec, str | None], Updating] = {}
+    for (hook, name), spec in learning.items():
+        buffer = None if name is None else parts.buffers[name]
+        if hook.batch is not None and buffer is not None and collecting is not None:
+            filled(buffer, collecting.row, hook.batch, context_rows=parts.workflow.context_rows)
+        budget = seconds * _UPDATING_SHARE / len(learning)
+        with _memory_named(spec, hook, parts.device):
+            updating[hook, name] = updated(parts, spec, hook, config=config, folder=folder, seconds=budget)
+    worker_bytes = children_bytes()  # while there are any: what follows closes the environments
+    files = files_written(parts, config, folder, metrics=[one.metrics for one in updating.values()])
+    return Measured(
+        start_seconds=assembling + sum(one.start_seconds for one in (collecting, *updating.values()) if one),
+        collecting=collecting,
+        updating=updating,
+        files=files,
+        main_bytes=peak_bytes(),
+        worker_bytes=worker_bytes,
+        gpu_bytes=torch.cuda.max_memory_allocated(parts.device) if parts.device.type == "cuda" else 0,
+        row_bytes=width,
+    )
+
+
+def _longest(phases: Sequence[PhaseSpec], parts: Parts) -> PhaseSpec | None:
+    """The collecting phase that the most steps are made in: phases may act in different ways."""
+    collecting = [phase for phase in phases if phase.has_hook("collect")]
+    if parts.train_env.num_envs == 0 or not collecting:
+        return None
+    return max(collecting, key=lambda phase: phase.duration_steps or 0)
+
+
+def _learning(phases: Sequence[PhaseSpec]) -> dict[tuple[HookSpec, str | None], PhaseSpec]:
+    """Every kind of update with a phase that makes it; repeated phases make the same ones."""
+    found: dict[tuple[HookSpec, str | None], PhaseSpec] = {}
+    for phase in phases:
+        for hook in phase.hooks:
+            if hook.kind == "update":
+                found.setdefault((hook, phase.buffer), phase)
+    return found
+
+
+def _small_buffers(parts: Parts, config: DictConfig, phases: Sequence[PhaseSpec]) -> dict[str, Buffer]:
+    """Empty buffers with room for a batch and a little more; datasets and buffers without a capacity stay."""
+    small = copy.deepcopy(config)
+    made: dict[str, Buffer] = {}
+    for name, buffer in parts.buffers.items():
+        made[name] = buffer
+        if len(buffer) or name == EVALUATION_BUFFER or "capacity" not in config.buffer[name]:
+            continue
+        room = _room(buffer)
+        batches = [hook.batch for phase in phases if phase.buffer == name for hook in phase.hooks if hook.batch]
+        lengths = [room.rows_needed(one.size, one.length + parts.workflow.context_rows) for one in batches]
+        rows = max(lengths, default=1) * room.streams + _SPARE_ROWS
+        small.buffer[name].capacity = min(buffer.capacity, rows)
+        made[name] = make_buffer(small, name, num_streams=room.streams, rng=parts.rng, allow=None)
+    return made
+
+
+def _room(buffer: Buffer) -> BufferRoom:
+    streams = buffer.capacity // buffer.stream_length
+    return BufferRoom(streams=streams, stream_length=buffer.stream_length, held=len(buffer) // streams)
+
+
+def _replays(parts: Parts, counts: RunCounts) -> dict[str, Replay]:
+    found: dict[str, Replay] = {}
+    for name, buffer in parts.buffers.items():
+        brought = sum(phase.steps for phase in counts.phases if phase.buffer == name)
+        if name == EVALUATION_BUFFER:
+            brought = buffer.capacity if counts.evaluations else 0
+        room = buffer.capacity - len(buffer)
+        found[name] = Replay(
+            capacity=buffer.capacity, rows=min(room, brought), is_on_device=parts.device.type == "cuda"
+        )
+    return found
+
+
+def _machine(device: torch.device, where: Path) -> Machine:
+    available = machine_memory().available_bytes
+    return Machine(
+        ram_bytes=None if available is None else available + resident_bytes(),
+        gpu_bytes=torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None,
+        disk_bytes=shutil.disk_usage(where).free,
+        runs_folder=str(where),
+    )
+
+
+def _existing(path: Path) -> Path:
+    """``path``, or the nearest folder above it that is there."""
+    path = path.absolute()
+    return path if path.is_dir() else _existing(path.parent)
+
+
+@contextmanager
+def _temporary_folder(where: Path) -> Iterator[Path]:
+    """On the disk that the run would write to, so that its speed is measured."""
+    try:
+        made = tempfile.TemporaryDirectory(prefix=".reverie-plan-", dir=where)
+    except OSError as error:
+        raise ReverieError(f"cannot write to {where}: {reason(error)}; choose another logdir.") from error
+    with made as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def _memory_named(spec: PhaseSpec, hook: HookSpec, device: torch.device) -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        batch = "" if hook.batch is None else f" with a batch of {hook.batch.size} x {hook.batch.length}"
+        raise RunStoppedError(
+            f"does not fit: one update ('{hook.name}' of phase '{spec.name}'){batch} needs more memory than {device} "
+            "has free; choose a smaller size=, training.batch_size or training.batch_length."
+        ) from error
