@@ -10,6 +10,7 @@ from reverie.orchestration.phases import HookSpec
 from reverie.orchestration.run_counts import PhaseWork
 from reverie.plan_needs import Need, needs
 from reverie.probe import Probed
+from reverie.probe_measures import Collecting
 
 _WRITING_RATE = 200e6
 """Bytes a second, for what a checkpoint will hold beyond the one that was measured, if that was too small to tell."""
@@ -97,14 +98,21 @@ def _performed(probed: Probed) -> dict[tuple[HookSpec, str | None], int]:
 
 
 def _evaluation_seconds(probed: Probed) -> float:
-    """An estimate: episodes as long as those of the probe, in steps whose simulators take as long as in training."""
+    """An estimate from training: simulators take as long as there."""
     collecting, evaluation = probed.measured.collecting, probed.evaluation
     if collecting is None:
         return 0.0
     envs = min(evaluation.envs, evaluation.episodes)
     rounds = math.ceil(evaluation.episodes / envs)
     step = collecting.env_seconds * envs / probed.num_envs + collecting.policy_seconds
-    return rounds * collecting.episode_length * step
+    return rounds * _episode_length(probed, collecting) * step
+
+
+def _episode_length(probed: Probed, collecting: Collecting) -> float:
+    """What was seen, or the time limit where no episode was seen to its end."""
+    if collecting.has_ended_episodes or probed.episode_limit is None:
+        return collecting.episode_length
+    return probed.episode_limit
 
 
 def _checkpoint_seconds(probed: Probed) -> float:
@@ -128,7 +136,7 @@ def _bottleneck(probed: Probed, found: tuple[Need, ...], costs: tuple[Cost, ...]
             return f"{need.name} does not fit; {need.remedy}."
     largest = max(costs, key=lambda cost: cost.seconds)
     share = largest.seconds / max(sum(cost.seconds for cost in costs), 1e-12)
-    return f"{largest.what}, {share:.0%} of the time; {_advice(probed, largest)}."
+    return f"the {largest.what}, {share:.0%} of the time; {_advice(probed, largest)}."
 
 
 def _advice(probed: Probed, cost: Cost) -> str:
@@ -160,16 +168,25 @@ def _advice(probed: Probed, cost: Cost) -> str:
 
 def _remarks(probed: Probed) -> Iterator[str]:
     """What a reader must know to take the numbers for what they are."""
-    yield "Times are extrapolated from a short probe: another load on this machine, or longer episodes, change them."
-    collecting = probed.measured.collecting
-    if collecting is not None and probed.counts.evaluations:
-        so_far = "as long as those of the probe" if collecting.has_ended_episodes else "no longer than the probe"
-        yield (
-            f"Evaluations are estimated from training steps, with episodes {so_far} "
-            f"({collecting.episode_length:,.0f} steps); what is drawn of the world model is not counted."
-        )
-    if collecting is None and probed.counts.evaluations:
+    yield "All times are extrapolated from a short probe; another load on this machine changes them."
+    collecting, limit = probed.measured.collecting, probed.episode_limit
+    if not probed.counts.evaluations:
+        return
+    if collecting is None:
         yield "Evaluations are not counted: this run has no training environment to measure their steps in."
+        return
+    length = f"{_episode_length(probed, collecting):,.0f} steps"
+    if collecting.has_ended_episodes:
+        more = (
+            ""
+            if limit is None
+            else f"; at the time limit of {limit:,} one takes {limit / collecting.episode_length:.1f} times as long"
+        )
+        yield f"Evaluations are estimated from training steps, with episodes of {length} as in the probe{more}."
+    elif limit is not None:
+        yield f"Evaluations are estimated from training steps, with episodes up to the time limit of {length}."
+    else:
+        yield f"Evaluations take longer than estimated: no episode of the probe had ended after {length}."
 
 
 def _hook_words(hook: HookSpec) -> str:

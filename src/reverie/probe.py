@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from reverie.buffers.base import Buffer
 from reverie.build import assemble, make_buffer, phases_of
 from reverie.configuration import plain, section
+from reverie.environments.task_descriptions import descriptions
 from reverie.offline_build import shown_task
 from reverie.orchestration.checkpoint import CheckpointConfig
 from reverie.orchestration.evaluator import EVALUATION_BUFFER, EvaluationConfig
@@ -31,6 +32,7 @@ from reverie.runtime.durable_files import reason
 from reverie.runtime.machine_memory import machine_memory
 from reverie.runtime.process_memory import children_bytes, peak_bytes, resident_bytes
 from reverie.sections import ExperimentConfig
+from reverie.session import RUNS, chosen_logdir
 from reverie.types import ReverieError, RunStoppedError
 
 _SPARE_ROWS = 1024
@@ -91,6 +93,8 @@ class Probed:
     logging: LoggingConfig
     measured: Measured
     machine: Machine
+    episode_limit: int | None = None
+    """The task's time limit in agent steps; None where its suite does not say, or nothing is evaluated."""
 
 
 def probed(config: DictConfig, *, seconds: float) -> Probed:
@@ -103,7 +107,7 @@ def probed(config: DictConfig, *, seconds: float) -> Probed:
     config.logging.wandb.mode = "disabled"  # a probe is nobody's run
     device = chosen_device(experiment.device)
     prepare_torch(section(RuntimeConfig, config.runtime, path="runtime"), device)
-    where = _existing(Path(plain(config.logdir) or "runs"))
+    where = _existing(chosen_logdir(config) or RUNS)
     machine = _machine(device, where)
     start = time.perf_counter()
     with closing(assemble(config, device=device, allow=None)) as parts, _temporary_folder(where) as folder:
@@ -138,7 +142,19 @@ def _probed_with(
         logging=section(LoggingConfig, config.logging, path="logging"),
         measured=_measured(parts, config, folder, seconds=seconds, assembling=assembling),
         machine=machine,
+        episode_limit=_episode_limit(resolved["task"], parts) if counts.evaluations else None,
     )
+
+
+def _episode_limit(task: str | None, parts: Parts) -> int | None:
+    try:
+        infos = [] if task is None else list(descriptions([task]))
+    except ReverieError:
+        return None  # a task of the user's own, which no suite knows
+    if not infos or infos[0].episode_steps is None:
+        return None
+    # The suite counts in its usual agent steps, which an experiment may have made longer or shorter.
+    return infos[0].episode_steps * infos[0].frames_per_step // parts.train_env.frames_per_step
 
 
 def _measured(parts: Parts, config: DictConfig, folder: Path, *, seconds: float, assembling: float) -> Measured:

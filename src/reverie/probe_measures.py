@@ -123,18 +123,17 @@ def updated(
     parts: Parts, spec: PhaseSpec, hook: HookSpec, *, config: DictConfig, folder: Path, seconds: float
 ) -> Updating:
     """Make real updates for about so many seconds; one that takes longer alone is measured all the same."""
-    runtime, is_cuda = section(RuntimeConfig, config.runtime, path="runtime"), parts.device.type == "cuda"
-    captures = runtime.captures_updates and is_cuda
-    box, stopwatch = BlackBox(folder, config=plain(config)), Stopwatch()
-    guard = UpdateGuard(parts.workflow, parts.rng, device=parts.device, limit=_NEVER, black_box=box, say=_silent().say)
-    updates = PhaseUpdates(parts, guard, stopwatch, captures=captures)
+    is_cuda = parts.device.type == "cuda"
+    captures = is_cuda and section(RuntimeConfig, config.runtime, path="runtime").captures_updates
+    stopwatch = Stopwatch()
+    updates = PhaseUpdates(parts, _guard(parts, config, folder), stopwatch, captures=captures)
     updates.enter(spec, _phase_of(spec, parts.device), None if spec.buffer is None else parts.buffers[spec.buffer])
     is_recorded = captures and is_capturable(getattr(parts.workflow, hook.name))
     first_calls = WARM_UP_CALLS + 1 if is_recorded else 1
     totals: list[float] = []
     draws: list[float] = []
-    start, metrics = time.perf_counter(), {}
-    while len(totals) <= first_calls or time.perf_counter() - start - sum(totals[:first_calls]) < seconds:
+    metrics: Metrics = {}
+    while len(totals) <= first_calls or sum(totals[first_calls:]) < seconds:
         begin, drawn = time.perf_counter(), stopwatch.seconds("replay")
         metrics = updates.perform(hook, _NO_COUNTERS)
         _wait(parts.device)
@@ -142,13 +141,13 @@ def updated(
         draws.append(stopwatch.seconds("replay") - drawn)
         if not is_recorded and totals[0] > seconds:
             break  # a second one would tell little more
-    measured = totals[first_calls:] or totals
-    drawing = draws[-len(measured) :]
-    draw = None if is_cuda or hook.batch is None else sum(drawing) / len(drawing)
+    later = slice(first_calls if len(totals) > first_calls else 0, None)
+    # What a GPU draws is part of the recording, or goes on when the host believes it done.
+    draw = None if is_cuda or hook.batch is None else _mean(draws[later])
     return Updating(
-        seconds=sum(measured) / len(measured) - (draw or 0.0),
+        seconds=_mean(totals[later]) - (draw or 0.0),
         draw_seconds=draw,
-        start_seconds=sum(totals[: len(totals) - len(measured)]),
+        start_seconds=sum(totals[: later.start]),
         metrics=metrics,
     )
 
@@ -183,6 +182,21 @@ def _line_seconds(config: DictConfig, folder: Path, metrics: Sequence[Metrics]) 
         spent = time.perf_counter() - start
     logger.close()
     return spent
+
+
+def _guard(parts: Parts, config: DictConfig, folder: Path) -> UpdateGuard:
+    return UpdateGuard(
+        parts.workflow,
+        parts.rng,
+        device=parts.device,
+        limit=_NEVER,
+        black_box=BlackBox(folder, config=plain(config)),
+        say=_silent().say,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _collect(parts: Parts, phase: Phase, buffer: Buffer | None, step: int) -> tuple[CollectResult, float]:

@@ -72,12 +72,12 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 
 def time_words(seconds: float) -> str:
-    """`90 ms`, `4.2 s`, `12 min`, `3.4 h`, `6.1 days`."""
-    for unit, length in (("days", 48 * 3600.0), ("h", 2 * 3600.0), ("min", 120.0), ("s", 1.0)):
-        if seconds >= length:
-            size = {"days": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}[unit]
-            return f"{seconds / size:,.0f} {unit}" if unit == "min" else f"{seconds / size:,.1f} {unit}"
-    return f"{seconds * 1e3:.3g} ms"
+    """`90 ms`, `4.2 s`, `12 min`, `3.4 h`."""
+    if seconds >= 2 * 3600:
+        return f"{seconds / 3600:,.1f} h"
+    if seconds >= 120:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
 def _phase_table(phases: tuple[PhaseWork, ...]) -> Table:
