@@ -148,10 +148,9 @@ def _advice(probed: Probed, cost: Cost) -> str:
             faster = "a GPU, a smaller size=" if is_processor else "a smaller size="
             return f"{faster} or {less} shortens it"
         case "env":
-            return (
-                "it is the simulator: more processors with environment.in_workers=true, or fewer "
-                "training.total_timesteps shorten it"
-            )
+            if probed.num_envs == 1:
+                return "one simulator plays alone: more environment.num_envs play side by side, which is another run"
+            return "simulators share the processors: environment.in_workers=true and more processors shorten it"
         case "policy":
             return "one call acts for all environments: a smaller size= or more environment.num_envs shortens it"
         case "replay":

@@ -18,7 +18,7 @@ from reverie.buffers.base import Buffer
 from reverie.build import assemble, make_buffer, phases_of
 from reverie.configuration import plain, section
 from reverie.environments.task_descriptions import descriptions
-from reverie.offline_build import shown_task
+from reverie.offline_build import TooLargeError, shown_task
 from reverie.orchestration.checkpoint import CheckpointConfig
 from reverie.orchestration.evaluator import EVALUATION_BUFFER, EvaluationConfig
 from reverie.orchestration.logger import LoggingConfig, check_sinks
@@ -110,7 +110,9 @@ def probed(config: DictConfig, *, seconds: float) -> Probed:
     where = _existing(chosen_logdir(config) or RUNS)
     machine = _machine(device, where)
     start = time.perf_counter()
-    with closing(assemble(config, device=device, allow=None)) as parts, _temporary_folder(where) as folder:
+    with _naming_what_does_not_fit("the model", device):
+        parts = assemble(config, device=device, allow=None)
+    with closing(parts), _temporary_folder(where) as folder:
         assembling = time.perf_counter() - start
         check_phases(phases_of(config), parts)
         return _probed_with(parts, config, folder, seconds=seconds, assembling=assembling, machine=machine)
@@ -172,7 +174,7 @@ def _measured(parts: Parts, config: DictConfig, folder: Path, *, seconds: float,
         if hook.batch is not None and buffer is not None and collecting is not None:
             filled(buffer, collecting.row, hook.batch, context_rows=parts.workflow.context_rows)
         budget = seconds * _UPDATING_SHARE / len(learning)
-        with _memory_named(spec, hook, parts.device):
+        with _naming_what_does_not_fit(_update_words(spec, hook), parts.device):
             updating[hook, name] = updated(parts, spec, hook, config=config, folder=folder, seconds=budget)
     worker_bytes = children_bytes()  # while there are any: what follows closes the environments
     files = files_written(parts, config, folder, metrics=[one.metrics for one in updating.values()])
@@ -269,12 +271,22 @@ def _temporary_folder(where: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _memory_named(spec: PhaseSpec, hook: HookSpec, device: torch.device) -> Iterator[None]:
+def _naming_what_does_not_fit(what: str, device: torch.device) -> Iterator[None]:
+    """Memory that runs out in the middle of a probe is an answer too: there is no plan, but there is its bottleneck."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        batch = "" if hook.batch is None else f" with a batch of {hook.batch.size} x {hook.batch.length}"
+    except TooLargeError as error:
+        raise RunStoppedError(f"does not fit: {error}") from error
+    except (torch.OutOfMemoryError, ReverieError) as error:
+        # A recording that fails for want of memory is reported as one that cannot be made.
+        if not isinstance(error, torch.OutOfMemoryError) and not isinstance(error.__cause__, torch.OutOfMemoryError):
+            raise
         raise RunStoppedError(
-            f"does not fit: one update ('{hook.name}' of phase '{spec.name}'){batch} needs more memory than {device} "
-            "has free; choose a smaller size=, training.batch_size or training.batch_length."
+            f"does not fit: {what} needs more memory than {device} has free; choose a smaller size=, "
+            "training.batch_size or training.batch_length."
         ) from error
+
+
+def _update_words(spec: PhaseSpec, hook: HookSpec) -> str:
+    batch = "" if hook.batch is None else f" with a batch of {hook.batch.size} x {hook.batch.length}"
+    return f"one update ('{hook.name}' of phase '{spec.name}'){batch}"

@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from killer import Killer
 from same_run import SMALL_RUN, metric_lines
 
+from reverie import offline_build
 from reverie.cli import main
+from reverie.runtime.machine_memory import Memory
+from reverie.workflows.dreamer import Dreamer
 
 TINY = ("size=debug", "workflow.horizon=2", "training.batch_size=2", "training.batch_length=4")
 
@@ -83,6 +87,39 @@ def test_a_run_without_an_environment(capsys: pytest.CaptureFixture[str], folder
     assert kinds(plan) == {"start", "replay", "update", "checkpoint"}
     assert [cost["count"] for cost in plan["costs"] if cost["kind"] == "update"] == [50]
     assert [path.name for path in folder.iterdir()] == ["data"]
+
+
+def test_a_dataset_that_does_not_fit_is_told_with_the_same_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["record", "builtin_discrete", "data", "--episodes", "5"]) == 0
+    tight = Memory(total_bytes=10**9, available_bytes=10)
+    monkeypatch.setattr(offline_build, "machine_memory", lambda: tight)
+    assert main(["plan", "dreamer_offline", "buffer.replay.path=data", *TINY]) == 1
+    assert "reverie: does not fit: the dataset" in capsys.readouterr().err
+    assert main(["train", "experiment=dreamer_offline", "buffer.replay.path=data", *TINY]) == 2
+
+
+def test_an_update_that_a_device_has_no_memory_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Dreamer, "update", fail)
+    assert main(["plan", "dreamer_cartpole", "size=debug", "--seconds", "1"]) == 1
+    said = capsys.readouterr().err
+    assert "does not fit: one update ('update' of phase 'learn') with a batch of 8 x 16 needs more memory" in said
+    assert list(folder.iterdir()) == []
+
+
+def test_experiments_of_ones_own(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    (folder / "mine" / "experiment").mkdir(parents=True)
+    (folder / "mine" / "experiment" / "short.yaml").write_text(
+        "# @package _global_\ndefaults: [random_cartpole]\nexperiment: {name: short}\ntraining: {total_timesteps: 40}\n"
+    )
+    plan = plan_of(capsys, "short", "--config-dir", "mine")
+    assert (plan["experiment"], plan["phases"][0]["steps"]) == ("short", 40)
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,9 @@ def test_slow_simulators_are_named() -> None:
     plan = planned(made_probe(collecting=replace(measured.collecting, env_seconds=5.0, episode_length=1.0)))
     assert plan.bottleneck.startswith("the step of 2 environments, ")
     assert "environment.in_workers=true" in plan.bottleneck
+    slow = replace(measured.collecting, env_seconds=5.0, episode_length=0.1)
+    alone = planned(made_probe(num_envs=1, worker_bytes=0, collecting=slow))
+    assert "more environment.num_envs" in alone.bottleneck
 
 
 def test_a_run_without_an_environment_has_no_steps() -> None:
