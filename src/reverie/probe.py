@@ -8,25 +8,25 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from reverie.buffers.base import Buffer
-from reverie.build import assemble, make_buffer, phases_of
+from reverie.build import assemble, phases_of
 from reverie.configuration import plain, section
 from reverie.environments.task_descriptions import descriptions
 from reverie.offline_build import TooLargeError, shown_task
 from reverie.orchestration.checkpoint import CheckpointConfig
-from reverie.orchestration.evaluator import EVALUATION_BUFFER, EvaluationConfig
+from reverie.orchestration.evaluator import EvaluationConfig
 from reverie.orchestration.logger import LoggingConfig, check_sinks
 from reverie.orchestration.parts import Parts, check_phases
 from reverie.orchestration.phases import HookSpec, PhaseSpec
 from reverie.orchestration.replay_memory import row_bytes
 from reverie.orchestration.run_counts import BufferRoom, Every, RunCounts, run_counts
 from reverie.probe_measures import Collecting, Files, Updating, collected, files_written, filled, updated
+from reverie.probe_replay import Replay, capacities, replay_of, room_of, with_small_replay
 from reverie.runtime.device import RuntimeConfig, chosen_device, prepare_torch
 from reverie.runtime.durable_files import reason
 from reverie.runtime.machine_memory import machine_memory
@@ -35,21 +35,9 @@ from reverie.sections import ExperimentConfig
 from reverie.session import RUNS, chosen_logdir
 from reverie.types import ReverieError, RunStoppedError
 
-_SPARE_ROWS = 1024
-"""Beyond what one batch needs; the replay of a probe is small, whatever the run's own will be."""
 _COLLECTING_SHARE = 0.3
 _UPDATING_SHARE = 0.6
 """Of the seconds that a probe may take. The rest is for files and for what takes longer than it should."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Replay:
-    """One buffer of the run, as large as the configuration makes it."""
-
-    capacity: int
-    rows: int
-    """Rows that the run will have in it; what a dataset brings is there already and not counted."""
-    is_on_device: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,39 +98,53 @@ def probed(config: DictConfig, *, seconds: float) -> Probed:
     where = _existing(chosen_logdir(config) or RUNS)
     machine = _machine(device, where)
     start = time.perf_counter()
+    small = with_small_replay(config)
     with _naming_what_does_not_fit("the model", device):
-        parts = assemble(config, device=device, allow=None)
+        parts = assemble(small, device=device, allow=None)
     with closing(parts), _temporary_folder(where) as folder:
         assembling = time.perf_counter() - start
         check_phases(phases_of(config), parts)
-        return _probed_with(parts, config, folder, seconds=seconds, assembling=assembling, machine=machine)
+        sizes = capacities(config)
+        rooms = {name: room_of(buffer, sizes.get(name)) for name, buffer in parts.buffers.items()}
+        counts = _counts(parts, config, rooms)
+        measured = _measured(parts, small, folder, seconds=seconds, assembling=assembling)
+        return _summed_up(parts, small, counts, rooms, measured=measured, machine=machine)
 
 
-def _probed_with(
-    parts: Parts, config: DictConfig, folder: Path, *, seconds: float, assembling: float, machine: Machine
-) -> Probed:
-    resolved = plain(config)
+def _counts(parts: Parts, config: DictConfig, rooms: Mapping[str, BufferRoom]) -> RunCounts:
     evaluation = section(EvaluationConfig, config.evaluation, path="evaluation")
     checkpoint = section(CheckpointConfig, config.checkpoint, path="checkpoint")
-    counts = run_counts(
+    return run_counts(
         phases_of(config),
         num_envs=parts.train_env.num_envs,
-        buffers={name: _room(buffer) for name, buffer in parts.buffers.items()},
+        buffers=rooms,
         context_rows=parts.workflow.context_rows,
         evaluations=Every(steps=evaluation.every_steps, updates=evaluation.every_updates),
         checkpoints=Every(steps=checkpoint.every_steps, updates=checkpoint.every_updates),
     )
+
+
+def _summed_up(
+    parts: Parts,
+    config: DictConfig,
+    counts: RunCounts,
+    rooms: Mapping[str, BufferRoom],
+    *,
+    measured: Measured,
+    machine: Machine,
+) -> Probed:
+    resolved, is_on_device = plain(config), parts.device.type == "cuda"
     return Probed(
         experiment=resolved["experiment"]["name"],
         task=shown_task(resolved),
         device=str(parts.device),
         num_envs=parts.train_env.num_envs,
         counts=counts,
-        replay=_replays(parts, counts),
-        evaluation=evaluation,
-        checkpoint=checkpoint,
+        replay={name: replay_of(name, room, counts, is_on_device=is_on_device) for name, room in rooms.items()},
+        evaluation=section(EvaluationConfig, config.evaluation, path="evaluation"),
+        checkpoint=section(CheckpointConfig, config.checkpoint, path="checkpoint"),
         logging=section(LoggingConfig, config.logging, path="logging"),
-        measured=_measured(parts, config, folder, seconds=seconds, assembling=assembling),
+        measured=measured,
         machine=machine,
         episode_limit=_episode_limit(resolved["task"], parts) if counts.evaluations else None,
     )
@@ -163,7 +165,6 @@ def _measured(parts: Parts, config: DictConfig, folder: Path, *, seconds: float,
     phases, width = phases_of(config), row_bytes(parts)
     if parts.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(parts.device)
-    parts = replace(parts, buffers=_small_buffers(parts, config, phases))
     collecting = None
     if spec := _longest(phases, parts):
         collecting = collected(parts, spec, seconds=seconds * _COLLECTING_SHARE)
@@ -205,41 +206,6 @@ def _learning(phases: Sequence[PhaseSpec]) -> dict[tuple[HookSpec, str | None], 
         for hook in phase.hooks:
             if hook.kind == "update":
                 found.setdefault((hook, phase.buffer), phase)
-    return found
-
-
-def _small_buffers(parts: Parts, config: DictConfig, phases: Sequence[PhaseSpec]) -> dict[str, Buffer]:
-    """Empty buffers with room for a batch and a little more; datasets and buffers without a capacity stay."""
-    small = copy.deepcopy(config)
-    made: dict[str, Buffer] = {}
-    for name, buffer in parts.buffers.items():
-        made[name] = buffer
-        if len(buffer) or name == EVALUATION_BUFFER or "capacity" not in config.buffer[name]:
-            continue
-        room = _room(buffer)
-        batches = [hook.batch for phase in phases if phase.buffer == name for hook in phase.hooks if hook.batch]
-        lengths = [room.rows_needed(one.size, one.length + parts.workflow.context_rows) for one in batches]
-        rows = max(lengths, default=1) * room.streams + _SPARE_ROWS
-        small.buffer[name].capacity = min(buffer.capacity, rows)
-        made[name] = make_buffer(small, name, num_streams=room.streams, rng=parts.rng, allow=None)
-    return made
-
-
-def _room(buffer: Buffer) -> BufferRoom:
-    streams = buffer.capacity // buffer.stream_length
-    return BufferRoom(streams=streams, stream_length=buffer.stream_length, held=len(buffer) // streams)
-
-
-def _replays(parts: Parts, counts: RunCounts) -> dict[str, Replay]:
-    found: dict[str, Replay] = {}
-    for name, buffer in parts.buffers.items():
-        brought = sum(phase.steps for phase in counts.phases if phase.buffer == name)
-        if name == EVALUATION_BUFFER:
-            brought = buffer.capacity if counts.evaluations else 0
-        room = buffer.capacity - len(buffer)
-        found[name] = Replay(
-            capacity=buffer.capacity, rows=min(room, brought), is_on_device=parts.device.type == "cuda"
-        )
     return found
 
 

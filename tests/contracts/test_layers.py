@@ -23,6 +23,7 @@ LAYERS = (
         "plan_needs",
         "probe",
         "probe_measures",
+        "probe_replay",
         "build",
         "offline_build",
         "sections",

@@ -75,9 +75,10 @@ def test_simulators_in_workers_are_listed_apart(capsys: pytest.CaptureFixture[st
 
 
 def test_a_run_that_learns_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    plan = plan_of(capsys, "+experiment=random_cartpole")
+    plan = plan_of(capsys, "+experiment=random_cartpole", "buffer.replay.capacity=1e3")
     assert "update" not in kinds(plan)
     assert plan["phases"][0]["steps"] == 2000
+    assert plan["needs"][-1]["parts"]["replay"] == (1_000 + 10_000) * 31, "no more rows than the buffer holds"
 
 
 def test_a_run_without_an_environment(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
@@ -132,6 +133,10 @@ def test_experiments_of_ones_own(capsys: pytest.CaptureFixture[str], folder: Pat
         (("dreamer_cartpole", "training.batch_sise=3"), "did you mean `training.batch_size`?"),
         (("dreamer_cartpole", "training.batch_size=0"), "at least 1"),
         (("dreamer_cartpole", "buffer.replay.capacity=64"), "will never hold"),
+        (("dreamer_cartpole", "buffer.replay.capacity=true"), "must be an integer"),
+        (("dreamer_cartpole", "buffer.replay.capacity=64.5"), "must be an integer"),
+        (("dreamer_cartpole", "environment.num_envs=x"), "must be an integer"),
+        (("dreamer_cartpole", "logdir=3"), "must be a path"),
         (("dreamer_cartpole", "--seconds", "0"), "must be a positive integer"),
         (("dreamer_cartpole", "--multirun"), "unrecognized arguments"),
         (("dreamer_offline",), "names no dataset"),

@@ -16,8 +16,9 @@ from reverie.orchestration.phases import BatchSpec, HookSpec
 from reverie.orchestration.run_counts import PhaseWork, RunCounts
 from reverie.plan import Plan, planned
 from reverie.plan_needs import Need
-from reverie.probe import Machine, Measured, Probed, Replay
+from reverie.probe import Machine, Measured, Probed
 from reverie.probe_measures import Collecting, Files, Updating
+from reverie.probe_replay import Replay
 from reverie.types import Row
 
 MB = 10**6
