@@ -168,6 +168,8 @@ def _advice(probed: Probed, cost: Cost) -> str:
 def _remarks(probed: Probed) -> Iterator[str]:
     """What a reader must know to take the numbers for what they are."""
     yield "All times are extrapolated from a short probe; another load on this machine changes them."
+    if any(updating.is_first_call for updating in probed.measured.updating.values()):
+        yield "An update was measured in its first call, which can take twice as long as others: give more --seconds."
     collecting, limit = probed.measured.collecting, probed.episode_limit
     if not probed.counts.evaluations:
         return

@@ -68,6 +68,8 @@ class Updating:
     start_seconds: float
     """Of the first calls: compiling and recording."""
     metrics: Metrics
+    is_first_call: bool = False
+    """There was time for one only. It has been seen to take twice as long as those that follow."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,8 +141,8 @@ def updated(
         _wait(parts.device)
         totals.append(time.perf_counter() - begin)
         draws.append(stopwatch.seconds("replay") - drawn)
-        if not is_recorded and totals[0] > seconds:
-            break  # a second one would tell little more
+        if not is_recorded and totals[0] > 2 * seconds:
+            break  # the person at the keyboard waits
     later = slice(first_calls if len(totals) > first_calls else 0, None)
     # What a GPU draws is part of the recording, or goes on when the host believes it done.
     draw = None if is_cuda or hook.batch is None else _mean(draws[later])
@@ -149,6 +151,7 @@ def updated(
         draw_seconds=draw,
         start_seconds=sum(totals[: later.start]),
         metrics=metrics,
+        is_first_call=later.start == 0,
     )
 
 

@@ -122,6 +122,13 @@ def test_an_episode_that_did_not_end_is_as_long_as_the_time_limit() -> None:
     assert "4.0 times as long" in planned(made_probe(episode_limit=200)).remarks[-1]
 
 
+def test_a_first_call_is_not_passed_off_as_the_usual_one() -> None:
+    (key, updating), *_ = made_probe().measured.updating.items()
+    assert not any("first call" in remark for remark in planned(made_probe()).remarks)
+    only = {key: replace(updating, is_first_call=True)}
+    assert any("first call" in remark for remark in planned(made_probe(updating=only)).remarks)
+
+
 def test_memory_and_disk_are_added_up() -> None:
     plan = planned(made_probe())
     assert need_of(plan, "RAM").parts == {
