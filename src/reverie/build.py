@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -13,7 +12,6 @@ import torch
 from omegaconf import DictConfig
 
 from reverie.buffers.offline import OfflineBuffer
-from reverie.buffers.prefetched import PrefetchedBuffer
 from reverie.configuration import Allow, check_node, instantiate, plain, section, unknown_key
 from reverie.environments.base import Environment
 from reverie.environments.parallel.batch_simulator import BatchSimulator
@@ -43,7 +41,7 @@ from reverie.orchestration.phases import PhaseSpec, parse_phases
 from reverie.orchestration.recurrence import Recurrence
 from reverie.orchestration.replay_memory import row_bytes
 from reverie.orchestration.update_guard import UpdateGuard
-from reverie.replay_build import buffer_names, replay_buffers
+from reverie.replay_build import buffer_names, keep_replay_with, replay_buffers
 from reverie.runtime.device import RuntimeConfig
 from reverie.runtime.precision import Precision
 from reverie.runtime.rng import RandomStreams, derived_seed
@@ -231,9 +229,7 @@ def assemble_orchestrator(config: DictConfig, parts: Parts, *, folder: Path, dis
     evaluation = section(EvaluationConfig, config.evaluation, path="evaluation")
     resolved = plain(config)
     checkpoints = CheckpointManager(folder, config=checkpoint, say=display.say)
-    for name, buffer in parts.buffers.items():
-        if isinstance(buffer, PrefetchedBuffer):
-            buffer.keep_in(checkpoints.replay_folder(name), partial(checkpoints.written_chunk, name))
+    keep_replay_with(checkpoints, parts.buffers)
     guard = UpdateGuard(
         parts.workflow,
         parts.rng,

@@ -27,6 +27,10 @@ from reverie.types import Observation, ReverieError, Space, Spaces
 from reverie.workflows.base import WorldModelWorkflow
 
 
+class TooLargeError(ReverieError):
+    """A dataset, or what lies beside its rows, that the memory of the device cannot hold."""
+
+
 def offline_buffers(config: DictConfig, *, rng: RandomStreams, allow: Allow) -> dict[str, OfflineBuffer]:
     """Every buffer that reads a dataset. The full path and the checksum are put into ``config``: a resumed run needs
     the same dataset from wherever it is started."""
@@ -111,7 +115,7 @@ def _refuse_too_large(needed: int, what: str, device: torch.device) -> None:
     """Before anything is allocated: all rows lie in the memory of the device."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else machine_memory().available_bytes
     if free is not None and needed > free:
-        raise ReverieError(
+        raise TooLargeError(
             f"{what} needs {size_words(needed)} of memory on {device}, of which {size_words(free)} are "
             "free: use another device, or a part of the data"
         )

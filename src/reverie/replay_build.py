@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from reverie.buffers.prefetched import PrefetchedBuffer
 from reverie.buffers.world_model_sequence import WorldModelSequenceBuffer
 from reverie.configuration import Allow, instantiate, plain, unknown_key
 from reverie.node_walk import is_node
+from reverie.orchestration.checkpoint import CheckpointManager
 from reverie.orchestration.phases import PhaseSpec
 from reverie.orchestration.replay_memory import Free, Need, RowBytes, chosen_home, collected_rows
 from reverie.runtime.rng import RandomStreams
@@ -52,8 +54,7 @@ def replay_buffers(
             buffers[name] = make_buffer(config, name, num_streams=streams[name], rng=rng, allow=allow)
             continue
         need = Need(name=name, capacity=capacity, rows=collected_rows(name, phases, capacity), width=width)
-        asked = str(node.get(_HOME_KEY) or ("cuda" if device.type == "cuda" else "host"))
-        home = chosen_home(need, asked, free, device)
+        home = chosen_home(need, asked_home(node, device), free, device)
         free = free.without(home.name, need.bytes_in(home.name))
         if node.get(_HOME_KEY) is not None:
             node[_HOME_KEY] = home.name
@@ -69,6 +70,18 @@ def buffer_names(config: Mapping[Any, Any]) -> Iterator[str]:
             yield str(key)
         elif key != _HOME_KEY:
             raise unknown_key(str(key), [str(one) for one in config["buffer"]], path="buffer")
+
+
+def keep_replay_with(checkpoints: CheckpointManager, buffers: Mapping[str, Buffer]) -> None:
+    """Let buffers on disk write their chunks where the checkpoints name them."""
+    for name, buffer in buffers.items():
+        if isinstance(buffer, PrefetchedBuffer):
+            buffer.keep_in(checkpoints.replay_folder(name), partial(checkpoints.written_chunk, name))
+
+
+def asked_home(node: Mapping[str, Any], device: torch.device) -> str:
+    """Where the configuration wants the rows of a buffer; the memory of the device where it does not say."""
+    return str(node.get(_HOME_KEY) or ("cuda" if device.type == "cuda" else "host"))
 
 
 def keep_homes(config: DictConfig, stored: Mapping[str, Any]) -> None:

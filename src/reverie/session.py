@@ -46,17 +46,26 @@ from reverie.targets import foreign_packages
 from reverie.types import ReverieError
 from reverie.workflows.open_loop import PredictsOpenLoop
 
+RUNS = Path("runs")
+"""Below the working directory: where the folders of new runs are made."""
+
 
 def train(config: DictConfig) -> int:
     """A new run, or, where ``logdir`` already holds one, its continuation. Gives the exit code."""
     config = copy.deepcopy(config)  # `_dims` is filled in below
     OmegaConf.set_struct(config, False)
+    logdir = chosen_logdir(config)
+    if logdir is not None and RunFolder(logdir).is_run:
+        keep_homes(config, read_config(logdir))
+    return _run(config, logdir, allow=None)
+
+
+def chosen_logdir(config: DictConfig) -> Path | None:
+    """Where the configuration wants the run to be; None leaves it to a new folder under ``runs``."""
     logdir = plain(config.logdir)
     if logdir is not None and not isinstance(logdir, str):
         raise ReverieError(f"`logdir` must be a path or null, got {logdir!r}")
-    if logdir and RunFolder(Path(logdir)).is_run:
-        keep_homes(config, read_config(Path(logdir)))
-    return _run(config, Path(logdir) if logdir else None, allow=None)
+    return Path(logdir) if logdir else None
 
 
 def resume(run: Path, overrides: Sequence[str], allow: Sequence[str]) -> int:
@@ -159,7 +168,7 @@ def _run_with(parts: Parts, config: DictConfig, path: Path | None, *, experiment
         if path is not None:
             RunFolder(path).refuse_foreign_files()
         fork = _fork(config, display)
-    config["logdir"] = str(path or new_run_folder(Path("runs"), experiment.name))
+    config["logdir"] = str(path or new_run_folder(RUNS, experiment.name))
     folder = RunFolder(Path(config["logdir"]))
     with folder.locked():
         if folder.is_run:

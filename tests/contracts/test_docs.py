@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -147,7 +148,7 @@ def tree_paths() -> list[str]:
 def test_documents_and_commands_were_found() -> None:
     assert {"README.md", "ARCHITECTURE.md", "CHANGELOG.md"} <= {relative(path) for path in DOCUMENTS}
     assert {words[0] for _, words in COMMANDS} == {
-        *("train", "resume", "eval", "record", "data", "replay-update", "tasks", "doctor", "env", "test")
+        *("train", "plan", "resume", "eval", "record", "data", "replay-update", "tasks", "doctor", "env", "test")
     }
 
 
@@ -190,6 +191,15 @@ def test_shown_train_commands_compose(document: str, words: list[str], tmp_path:
         configuration.plain(config)
 
 
+def test_shown_plan_commands_compose() -> None:
+    shown = [(document, words[1:]) for document, words in COMMANDS if words[0] == "plan"]
+    assert len(shown) > 2
+    for _, words in shown:
+        settings = itertools.takewhile(lambda word: not word.startswith("-"), words)
+        overrides = [word if "=" in word else f"experiment={word}" for word in settings]
+        check_values(composed(train_arguments.with_habits(overrides, is_multirun=False, own_configs=None)))
+
+
 @pytest.mark.parametrize(
     ("override", "complaint"),
     [
@@ -225,7 +235,7 @@ def test_shown_run_commands_parse(
 
 def test_the_other_shown_commands_exist(capsys: pytest.CaptureFixture[str]) -> None:
     for document, words in COMMANDS:
-        if words[0] in ("record", "data", "replay-update", "tasks", "doctor", "env", "test"):
+        if words[0] in ("plan", "record", "data", "replay-update", "tasks", "doctor", "env", "test"):
             command = words[: 2 if words[0] in ("env", "data") else 1]
             assert cli.main([*command, "--help"]) == 0
             described = capsys.readouterr().out

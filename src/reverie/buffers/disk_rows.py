@@ -73,7 +73,7 @@ class DiskRows:
 
     def span(self, first: int, stop: int) -> dict[str, Tensor]:
         """A copy of the rows from number ``first`` to the one before ``stop``: [N, rows, ...]."""
-        if first >= self._first_open:
+        if first == stop or first >= self._first_open:
             return self._open.span(first, stop)
         windows = [(stream, first) for stream in range(self._num_streams)]
         return self.layout.fields(self._copied(windows, stop - first))

@@ -24,6 +24,7 @@ class Layout:
     def __init__(self, example: Mapping[str, Tensor]) -> None:
         """``example`` has one value of every field for each stream: [N, ...]."""
         self._forms = {name: (value.dtype, tuple(value.shape[1:])) for name, value in example.items()}
+        self.names = self._forms.keys()
         widths = {name: value[0].nbytes for name, value in example.items()}
         self.large = {name for name, width in widths.items() if width >= _LARGE_BYTES}
         self._places = {name: (name, slice(0, widths[name])) for name in self.large}
@@ -35,11 +36,6 @@ class Layout:
         needed = {name: widths[name] for name in sorted(self.large)} | ({RECORD: end} if end else {})
         self.widths = {name: -(-width // WORD_BYTES) * WORD_BYTES for name, width in needed.items()}
         """Bytes of a row in each array."""
-
-    @property
-    def names(self) -> list[str]:
-        """The fields, in the order in which they were given."""
-        return list(self._forms)
 
     def place(self, name: str) -> tuple[str, slice]:
         """In which array the field lies, and which of its bytes."""

@@ -43,9 +43,8 @@ class RingRows:
     def put(self, row: int, fields: Mapping[str, Tensor]) -> None:
         """Row number ``row`` of every stream: [N, ...]."""
         slot = row % self._stream_length
-        places = [self._fields[name].select(1, slot) for name in fields]
-        if places:
-            torch._foreach_copy_(places, list(fields.values()))  # one call from Python: appending is all calls
+        for name, value in fields.items():
+            self._fields[name].select(1, slot).copy_(value)
 
     def put_span(self, first: int, fields: Mapping[str, Tensor]) -> None:
         """Rows from number ``first`` on of every stream: [N, rows, ...]."""

@@ -89,7 +89,7 @@ class WorldModelSequenceBuffer:
     def append(self, row: Row) -> None:
         fields = flat(row)
         rows, stored = self._rows_like(fields), self._stored_like(row.stored)
-        if row.stored.keys() != set(stored.layout.names):
+        if row.stored.keys() != stored.layout.names:
             # Rows without latents, or with others, would be sampled with those of an older lap of the ring.
             raise ReverieError(
                 f"this buffer keeps {sorted(stored.layout.names) or 'nothing'} beside each row, but the acting "

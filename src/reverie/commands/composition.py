@@ -1,9 +1,10 @@
-"""The config of a task as `reverie train` would compose it, for the commands that look at its environment."""
+"""Configs as `reverie train` would compose them: of a task, for the commands that look at its environment, or whole."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -20,13 +21,19 @@ IN_WORKERS = "++environment.in_workers=true"
 
 def composed(task: str, overrides: Sequence[str] = ()) -> DictConfig:
     """The whole config, in which the environment is that of ``task`` and of ``overrides``."""
-    given = with_habits([f"task={task}", *overrides], is_multirun=False, own_configs=None)
+    return composed_run([f"task={task}", *overrides])
+
+
+def composed_run(overrides: Sequence[str], own_configs: Path | None = None) -> DictConfig:
+    """The config of the run that `reverie train` would make of ``overrides``; ``own_configs`` is its --config-dir."""
+    given = with_habits(list(overrides), is_multirun=False, own_configs=own_configs)
+    search_path = [f"hydra.searchpath=['file://{own_configs.resolve()}']"] if own_configs else []
     GlobalHydra.instance().clear()
     try:
         with warnings.catch_warnings(), initialize_config_dir(str(CONFIGS), version_base="1.3"):
             warnings.filterwarnings("ignore", module=r"hydra\.")  # it quarrels with newer releases of OmegaConf
-            config = compose("config", overrides=given)
+            config = compose("config", overrides=[*search_path, *given])
     except hydra_messages.CONFIG_ERRORS as error:
-        raise ReverieError(hydra_messages.sentence(error, given, None)) from error
+        raise ReverieError(hydra_messages.sentence(error, given, own_configs)) from error
     OmegaConf.set_struct(config, False)  # `_dims` is filled in later
     return config

@@ -33,6 +33,10 @@ class Stopwatch:
     def add(self, kind: str, seconds: float) -> None:
         self._seconds[kind] += seconds
 
+    def seconds(self, kind: str) -> float:
+        """Spent in this process on that kind of work."""
+        return self._seconds[kind]
+
     @contextmanager
     def measuring(self, kind: str) -> Iterator[None]:
         start = time.perf_counter()
