@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,8 @@ from torch import Generator, Tensor
 
 from reverie.buffers import world_model_sequence
 from reverie.buffers.base import Buffer
+from reverie.buffers.device_rows import DeviceRows
+from reverie.buffers.host_rows import HostRows
 from reverie.buffers.prefetched import PrefetchedBuffer
 from reverie.buffers.world_model_sequence import WorldModelSequenceBuffer
 from reverie.runtime.array_file import array_pieces, mapped_arrays
@@ -36,8 +39,16 @@ class Home:
     buffer_class: type[WorldModelSequenceBuffer] = WorldModelSequenceBuffer
 
 
+class AsOnGpu(WorldModelSequenceBuffer):
+    """Rows lie as in the memory of a GPU, which this machine may not have."""
+
+    def _in_memory(self, example: Mapping[str, Tensor]) -> DeviceRows | HostRows:
+        return DeviceRows(example, stream_length=self.stream_length, device=self._rng.device)
+
+
 HOMES = [
     Home(name="host"),
+    Home(name="as on a GPU", buffer_class=AsOnGpu),
     Home(name="host, fetched ahead", fetches_ahead=True, is_prefetching=True),
     Home(name="disk", fetches_ahead=True, is_prefetching=True),
 ]

@@ -9,7 +9,7 @@ from killer import Killer
 from same_run import SMALL_RUN, status, unlike
 from test_capture import made, state
 
-from reverie.buffers.ring_rows import RingRows
+from reverie.buffers.disk_rows import DiskRows
 from reverie.orchestration.black_box import read_black_box
 
 
@@ -18,7 +18,8 @@ def test_a_captured_update_that_is_not_finite_changes_nothing() -> None:
     captured = run.captured()
     for _ in range(5):  # recorded in the fourth
         assert captured()["skipped"] == 0
-    assert isinstance(run.buffer._rows, RingRows)
+    assert run.buffer._rows is not None
+    assert not isinstance(run.buffer._rows, DiskRows)
     rewards = run.buffer._rows.held(128)["reward"]
     sound = rewards.clone()
     before = state(run)

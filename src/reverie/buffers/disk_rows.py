@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.buffers.host_rows import HostRows, empty_windows, windows_of
 from reverie.buffers.layout import Layout, Packed
-from reverie.buffers.ring_rows import RingRows, empty_windows, windows_of
 from reverie.types import RowIndex
 
 WriteChunk: TypeAlias = "Callable[[int, dict[str, Tensor]], dict[str, Tensor]]"
@@ -43,13 +43,14 @@ class DiskRows:
         write: WriteChunk,
         pins_batches: bool = False,
     ) -> None:
-        self.layout, self._num_streams = layout, num_streams
+        self.names = layout.names
+        self._layout, self._num_streams = layout, num_streams
         self._stream_length, self._chunk_length = stream_length, chunk_length
         self._pins_batches = pins_batches
         self._write = write
         self._first_open = 0
         """The number of the first row of the open chunk."""
-        self._open = RingRows(layout, num_streams=num_streams, stream_length=chunk_length, device=torch.device("cpu"))
+        self._open = HostRows(layout, num_streams=num_streams, stream_length=chunk_length)
         self._chunks: dict[int, _Chunk] = {}
 
     def put(self, row: int, fields: Mapping[str, Tensor]) -> None:
@@ -76,17 +77,17 @@ class DiskRows:
         if first == stop or first >= self._first_open:
             return self._open.span(first, stop)
         windows = [(stream, first) for stream in range(self._num_streams)]
-        return self.layout.fields(self._copied(windows, stop - first))
+        return self._layout.fields(self._copied(windows, stop - first))
 
-    def taken(self, index: RowIndex) -> Packed:
-        """A copy of the rows at ``index``: [B, T, bytes]."""
+    def taken(self, index: RowIndex) -> dict[str, Tensor]:
+        """A copy of the rows at ``index``: [B, T, ...]."""
         size, length = index.row.shape
         windows = windows_of(index)
         if windows is not None:
-            return self._copied(windows, length)
+            return self._layout.fields(self._copied(windows, length))
         stream = index.stream.unsqueeze(1).expand(size, length).flatten()
         rows = self._copied(list(zip(stream.tolist(), index.row.flatten().tolist(), strict=True)), 1)
-        return {name: value.view(size, length, -1) for name, value in rows.items()}
+        return self._layout.fields({name: value.view(size, length, -1) for name, value in rows.items()})
 
     def column(self, name: str, first: int, stop: int) -> Tensor:
         """A copy of one field of these rows."""
@@ -98,7 +99,7 @@ class DiskRows:
 
     def _copied(self, windows: list[tuple[int, int]], length: int) -> Packed:
         """``length`` rows of each (stream, first row)."""
-        found = empty_windows(self.layout, len(windows), length, is_pinned=self._pins_batches)
+        found = empty_windows(self._layout, len(windows), length, is_pinned=self._pins_batches)
         arrays = {name: value.numpy() for name, value in found.items()}
         for number, (stream, first) in enumerate(windows):
             self._copy_window(stream, first, {name: array[number] for name, array in arrays.items()}, length)
@@ -115,7 +116,7 @@ class DiskRows:
                 return
             count = min(length - done, self._chunk_length - offset)
             for name, source in chunk.bytes.items():
-                array, part = self.layout.place(name)
+                array, part = self._layout.place(name)
                 start = offset - (self._chunk_length - source.shape[1])
                 into[array][done : done + count, part] = source[stream, start : start + count]
             done += count

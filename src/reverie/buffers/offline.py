@@ -14,9 +14,10 @@ import torch
 from torch import Generator, Tensor
 
 from reverie.buffers.base import Sampler
+from reverie.buffers.device_rows import DeviceRows
 from reverie.buffers.flat_rows import batch_of
+from reverie.buffers.host_rows import HostRows
 from reverie.buffers.layout import Layout
-from reverie.buffers.ring_rows import RingRows
 from reverie.buffers.selection import Selection
 from reverie.datasets.dataset import Dataset
 from reverie.types import Batch, ReverieError, Row, RowIndex, Spaces, State, require
@@ -102,7 +103,7 @@ class OfflineBuffer:
     def write_back(self, index: RowIndex, values: dict[str, Tensor]) -> None:
         for name, value in values.items():
             last = RowIndex(stream=index.stream, row=index.row[:, -value.shape[1] :])
-            self._stored.replace(last, {name: value}, oldest=0)
+            self._stored.replace(last, {name: value})
 
     def closed_chunks(self) -> range:
         """None: the rows are in the dataset."""
@@ -144,7 +145,7 @@ class OfflineBuffer:
                 f"now {found[:_DIGEST_SHOWN]}...): restore it, or start a new run with it."
             )
 
-    def _loaded(self) -> RingRows:
+    def _loaded(self) -> DeviceRows | HostRows:
         rows, first = None, 0
         for file, arrays in self._dataset.arrays():
             rows = rows or self._room({name: value[:1] for name, value in arrays.items()})
@@ -153,10 +154,11 @@ class OfflineBuffer:
         assert rows is not None, "a dataset has at least one episode"
         return rows
 
-    def _room(self, example: Mapping[str, Tensor]) -> RingRows:
+    def _room(self, example: Mapping[str, Tensor]) -> DeviceRows | HostRows:
         """For as many rows as there are, each with the fields of ``example`` [1, ...]."""
-        return RingRows(Layout(example), num_streams=1, stream_length=self.stream_length, device=self._rng.device)
+        if self._rng.device.type == "cpu":
+            return HostRows(Layout(example), num_streams=1, stream_length=self.stream_length)
+        return DeviceRows(example, stream_length=self.stream_length, device=self._rng.device)
 
     def _window(self, index: RowIndex) -> Batch:
-        rows = self._rows.layout.fields(self._rows.taken(index))
-        return batch_of(rows, self._stored.layout.fields(self._stored.taken(index)), index)
+        return batch_of(self._rows.taken(index), self._stored.taken(index), index)

@@ -160,7 +160,7 @@ class _Arriving:
     """Values on their way from the device to the host."""
 
     def __init__(self, values: dict[str, Tensor]) -> None:
-        self._values = {name: value.detach().to("cpu", non_blocking=True) for name, value in values.items()}
+        self._values = {name: value.detach().to("cpu", non_blocking=True, copy=True) for name, value in values.items()}
         self._copied: torch.cuda.Event | None = None
         if any(value.is_cuda for value in values.values()):
             self._copied = torch.cuda.Event()

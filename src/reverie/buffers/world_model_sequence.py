@@ -13,10 +13,11 @@ import torch
 from torch import Generator, Tensor
 
 from reverie.buffers.base import Sampler
+from reverie.buffers.device_rows import DeviceRows
 from reverie.buffers.disk_rows import DiskRows, WriteChunk
 from reverie.buffers.flat_rows import batch_of, flat
+from reverie.buffers.host_rows import Allocate, HostRows, in_memory
 from reverie.buffers.layout import Layout
-from reverie.buffers.ring_rows import Allocate, RingRows
 from reverie.buffers.scratch_files import ScratchFiles
 from reverie.buffers.selection import SAMPLERS, Selection
 from reverie.types import Batch, ReverieError, Row, RowIndex, State, require
@@ -61,9 +62,9 @@ class WorldModelSequenceBuffer:
         self._is_on_disk = device == "disk"
         self._pins_batches = pins_batches
         self._chunk_length = min(max(1, CHUNK_ROWS // num_streams), self.stream_length)
-        self._rows: RingRows | DiskRows | None = None
+        self._rows: DeviceRows | HostRows | DiskRows | None = None
         """Immutable once written, by flat name (`obs/vector`, `reward`, ...). Made when the first row comes."""
-        self._stored: RingRows | None = None
+        self._stored: DeviceRows | HostRows | None = None
         """Mutable side arrays: what the policy stored, refreshed by ``write_back``."""
         self._place: tuple[Path, WriteChunk] | None = None
         self._count = 0
@@ -89,10 +90,10 @@ class WorldModelSequenceBuffer:
     def append(self, row: Row) -> None:
         fields = flat(row)
         rows, stored = self._rows_like(fields), self._stored_like(row.stored)
-        if row.stored.keys() != stored.layout.names:
+        if row.stored.keys() != stored.names:
             # Rows without latents, or with others, would be sampled with those of an older lap of the ring.
             raise ReverieError(
-                f"this buffer keeps {sorted(stored.layout.names) or 'nothing'} beside each row, but the acting "
+                f"this buffer keeps {sorted(stored.names) or 'nothing'} beside each row, but the acting "
                 f"controller stores {sorted(row.stored) or 'nothing'}: give the phase a buffer of its own."
             )
         rows.put(self._count, fields)
@@ -132,10 +133,10 @@ class WorldModelSequenceBuffer:
         """The second half of ``sample``: a copy of these rows."""
         assert self._rows is not None
         assert self._stored is not None
-        rows = self._rows.layout.fields(self._rows.taken(index))
+        rows = self._rows.taken(index)
         # An episode that a restart abandoned has no last row of its own: the next first row shows where it ended.
         rows["is_last"][:, :-1] |= rows["is_first"][:, 1:]
-        return batch_of(rows, self._stored.layout.fields(self._stored.taken(index)), index)
+        return batch_of(rows, self._stored.taken(index), index)
 
     def prioritize(self, index: RowIndex, priority: Tensor, *, crosses_episodes: bool = True) -> None:
         if self._rng.device.type == "cpu":  # a batch that was drawn ahead may have been overwritten since
@@ -152,7 +153,11 @@ class WorldModelSequenceBuffer:
         assert self._stored is not None
         for name, value in values.items():
             last = RowIndex(stream=index.stream, row=index.row[:, -value.shape[1] :])
-            self._stored.replace(last, {name: value}, oldest=self._oldest)
+            if self._rng.device.type == "cpu":  # a batch that was drawn ahead may have been overwritten since
+                is_held = last.row >= self._oldest
+                stream = last.stream.unsqueeze(1).expand_as(last.row)[is_held]
+                last, value = RowIndex(stream=stream, row=last.row[is_held].unsqueeze(1)), value[is_held].unsqueeze(1)
+            self._stored.replace(last, {name: value})
 
     def closed_chunks(self) -> range:
         return range(self._oldest // self._chunk_length, self._count // self._chunk_length)
@@ -203,7 +208,7 @@ class WorldModelSequenceBuffer:
         """The number of the oldest row that is held."""
         return max(0, self._count - self.stream_length)
 
-    def _rows_like(self, example: Mapping[str, Tensor]) -> RingRows | DiskRows:
+    def _rows_like(self, example: Mapping[str, Tensor]) -> DeviceRows | HostRows | DiskRows:
         """Room for rows with the fields of ``example`` [N, ...], made when it is first needed."""
         if self._rows is None and self._is_on_disk:
             assert self._place is not None, "keep_in comes before the first row"
@@ -215,20 +220,24 @@ class WorldModelSequenceBuffer:
                 pins_batches=self._pins_batches,
             )
         elif self._rows is None:
-            self._rows = self._ring(Layout(example))
+            self._rows = self._in_memory(example)
         return self._rows
 
-    def _stored_like(self, example: Mapping[str, Tensor]) -> RingRows:
+    def _stored_like(self, example: Mapping[str, Tensor]) -> DeviceRows | HostRows:
         if self._stored is None and self._is_on_disk:
             assert self._place is not None, "keep_in comes before the first row"
-            self._stored = self._ring(Layout(example), allocate=ScratchFiles(self._place[0]).array)
+            self._stored = self._on_host(example, ScratchFiles(self._place[0]).array)
         elif self._stored is None:
-            self._stored = self._ring(Layout(example))
+            self._stored = self._in_memory(example)
         return self._stored
 
-    def _ring(self, layout: Layout, allocate: Allocate | None = None) -> RingRows:
-        sizes = {**self._sizes, "pins_batches": self._pins_batches}
-        return RingRows(layout, **sizes, device=self._rng.device, allocate=allocate)
+    def _in_memory(self, example: Mapping[str, Tensor]) -> DeviceRows | HostRows:
+        if self._rng.device.type == "cpu":
+            return self._on_host(example, in_memory)
+        return DeviceRows(example, stream_length=self.stream_length, device=self._rng.device)
+
+    def _on_host(self, example: Mapping[str, Tensor], allocate: Allocate) -> HostRows:
+        return HostRows(Layout(example), **self._sizes, pins_batches=self._pins_batches, allocate=allocate)
 
     @property
     def _sizes(self) -> dict[str, int]:
