@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 import torch
+from replay_homes import AsOnGpu
 from torch import Tensor
 
 from reverie.buffers import world_model_sequence
@@ -224,9 +225,12 @@ def test_a_capacity_below_the_number_of_streams_is_refused() -> None:
         WorldModelSequenceBuffer(capacity=3, num_streams=4, rng=torch.Generator())
 
 
-def test_a_row_without_stored_values_is_kept() -> None:
-    buffer = WorldModelSequenceBuffer(capacity=4, num_streams=1, rng=torch.Generator())
+@pytest.mark.parametrize("kind", [WorldModelSequenceBuffer, AsOnGpu])
+def test_a_row_without_stored_values_is_kept(kind: type[WorldModelSequenceBuffer]) -> None:
+    buffer = kind(capacity=4, num_streams=1, rng=torch.Generator())
     bare: Any = row(0, 1)
     bare.stored = {}
     buffer.append(bare)
-    assert buffer.sample(1, 1, sampler="uniform").stored == {}
+    batch = buffer.sample(1, 1, sampler="uniform")
+    assert batch.stored == {}
+    assert batch.reward.tolist() == [[0.5]]

@@ -45,8 +45,9 @@ class DeviceRows(RingRows):
             if value.dtype != kept.dtype or value.device != kept.device:
                 value = value.to(kept)
             values.append(value.reshape(-1).view(torch.uint8))
-        places = self._blocks.select(0, row % self._stream_length).split_with_sizes(self._sizes)
-        torch.ops.aten._foreach_copy_(places[:-1], values)
+        if values:  # a policy may store nothing
+            places = self._blocks.select(0, row % self._stream_length).split_with_sizes(self._sizes)
+            torch.ops.aten._foreach_copy_(places[:-1], values)
 
     def taken(self, index: RowIndex) -> dict[str, Tensor]:
         """A copy of the rows at ``index``: [B, T, ...]."""
