@@ -42,8 +42,8 @@ class Differentiated:
     precision: Precision
 
     def __call__(self) -> None:
-        # Cut off from where they came from, so that the backward pass ends here.
-        reads = [one.detach().requires_grad_() for one in self.reads]
+        # Cut off from where they came from, so that the backward pass ends here; and no leaves, as in an update.
+        reads = [one.detach().requires_grad_().view_as(one) for one in self.reads]
         with self.precision.applied():
             outputs = [one for one in self.function(*reads) if one.requires_grad]
         if outputs:
