@@ -16,6 +16,7 @@ from reverie.orchestration.command_name import reverie_command
 _COMMANDS = {
     "train": ("train", "train an agent; without arguments, the default experiment"),
     "plan": ("plan", "say what a run would need here: RAM, GPU memory, disk and hours, from a one-minute probe"),
+    "bench": ("bench", "measure how fast one update is here, whole and in parts"),
     "resume": ("resume", "go on with a run that was interrupted, exactly where it was saved"),
     "eval": ("evaluate", "play episodes with a trained agent and print the scores"),
     "record": ("record", "play a task at random or with a trained agent, and keep the episodes as a dataset"),

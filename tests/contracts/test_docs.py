@@ -148,7 +148,8 @@ def tree_paths() -> list[str]:
 def test_documents_and_commands_were_found() -> None:
     assert {"README.md", "ARCHITECTURE.md", "CHANGELOG.md"} <= {relative(path) for path in DOCUMENTS}
     assert {words[0] for _, words in COMMANDS} == {
-        *("train", "plan", "resume", "eval", "record", "data", "replay-update", "tasks", "doctor", "env", "test")
+        *("train", "plan", "bench", "resume", "eval", "record", "data", "replay-update", "tasks", "doctor"),
+        *("env", "test"),
     }
 
 
@@ -235,7 +236,7 @@ def test_shown_run_commands_parse(
 
 def test_the_other_shown_commands_exist(capsys: pytest.CaptureFixture[str]) -> None:
     for document, words in COMMANDS:
-        if words[0] in ("plan", "record", "data", "replay-update", "tasks", "doctor", "env", "test"):
+        if words[0] in ("plan", "bench", "record", "data", "replay-update", "tasks", "doctor", "env", "test"):
             command = words[: 2 if words[0] in ("env", "data") else 1]
             assert cli.main([*command, "--help"]) == 0
             described = capsys.readouterr().out

@@ -19,6 +19,7 @@ LAYERS = (
         "commands",
         "session",
         "rehearsal",
+        "benchmark",
         "plan",
         "plan_needs",
         "probe",

@@ -35,10 +35,12 @@ from reverie.workflows.context import WorkflowContext
 from reverie.workflows.dreamer_config import DreamerConfig
 from reverie.workflows.dreamer_imagination import Imagination
 from reverie.workflows.dreamer_open_loop import open_loop_latents, predicted_obs
-from reverie.workflows.dreamer_optimizers import DreamerOptimizers
+from reverie.workflows.dreamer_optimizers import DreamerOptimizers, Gradients, trainable_parameters
+from reverie.workflows.dreamer_parts import DreamerSteps
 from reverie.workflows.dreamer_records import Dreamed, Judged, Learned, Modelled
 from reverie.workflows.dreamer_rows import CONTEXT_ROWS, unless_skipped, without_context
 from reverie.workflows.open_loop import OpenLoop
+from reverie.workflows.update_parts import Part
 
 
 class Dreamer(WorldModelWorkflow):
@@ -144,16 +146,32 @@ class Dreamer(WorldModelWorkflow):
         with precision.applied():
             dreamed = self.imagine(horizon=self._config.horizon, starts=modelled.latents.detach().flatten())
         with precision.applied():
-            judged = self._judged(dreamed, self._live(seen).flatten())
-            losses, replay_returns = modelled.losses | judged.losses, None
-            if "replay_value" in self._config.loss_weights:
-                replay_returns = self._replay_returns(seen, judged.returns[:, 0].view_as(seen.reward))
-                losses["replay_value"] = self._replay_value_loss(modelled.latents, seen.is_last, replay_returns)
-        return Learned(modelled=modelled, dreamed=dreamed, judged=judged, replay_returns=replay_returns, losses=losses)
+            judged, replay_returns, losses = self._behaved(dreamed, modelled.latents, seen)
+        return Learned(
+            modelled=modelled,
+            dreamed=dreamed,
+            judged=judged,
+            replay_returns=replay_returns,
+            losses=modelled.losses | losses,
+        )
+
+    def _behaved(
+        self, dreamed: Dreamed, latents: Latent, seen: Batch
+    ) -> tuple[Judged, Tensor | None, dict[str, Tensor]]:
+        """What dreams are worth, the returns along replay, and all losses of actor and critic."""
+        judged = self._judged(dreamed, self._live(seen).flatten())
+        if "replay_value" not in self._config.loss_weights:
+            return judged, None, judged.losses
+        returns = self._replay_returns(seen, judged.returns[:, 0].view_as(seen.reward))
+        losses = judged.losses | {"replay_value": self._replay_value_loss(latents, seen.is_last, returns)}
+        return judged, returns, losses
 
     def step(self, learned: Learned, *, progress: Tensor | None = None) -> Metrics:
         """One step of every optimiser; then the slow critic follows the new one. A skipped step changes nothing."""
-        metrics = self._optimizers.step(learned.losses, progress=progress)
+        return self._moved(self._optimizers.gradients(learned.losses), progress=progress)
+
+    def _moved(self, gradients: Gradients, *, progress: Tensor | None) -> Metrics:
+        metrics = self._optimizers.apply(gradients, progress=progress)
         is_skipped = metrics[SKIPPED].bool()
         self._critic.update_slow(unless=is_skipped)
         self._return_scale.take_back(where=is_skipped)
@@ -180,6 +198,30 @@ class Dreamer(WorldModelWorkflow):
             seen = replace(seen, is_first=seen.is_first | is_start)
         return seen
 
+    def update_parts(self, batch: Batch, *, phase: Phase) -> dict[str, Part]:
+        """See ``HasParts``."""
+        carry = self._rssm.restored({key: value[:, 0] for key, value in batch.stored.items()})
+        seen, action, learned = self._trained_rows(batch), batch.action[:, :-1], self.learned(carry, batch)
+        gradients, target = self._optimizers.gradients(learned.losses), self._continue_target(seen)
+        steps = DreamerSteps(
+            encode=lambda: self._tokens(seen.obs),
+            observe=lambda tokens: self._rssm.observe(
+                carry, tokens, self._actor.vector(action), seen.is_first, self._rng
+            ),
+            model_losses=lambda latents, posterior: self._model_losses(
+                latents, posterior, seen.obs, seen.reward, target
+            )[2],
+            dream=lambda latents: self.imagine(horizon=self._config.horizon, starts=latents.detach().flatten()),
+            behaviour_losses=lambda dreamed, latents: self._behaved(dreamed, latents, seen)[2],
+            move=lambda: self._moved(gradients, progress=phase.progress),
+        )
+        return steps.parts(
+            learned,
+            parameters=list(trainable_parameters(self.modules()).values()),
+            precision=self._context.precision,
+            dreams_with_graph=self._objective.needs_graph,
+        )
+
     @torch.no_grad()
     @eager_steps()  # episodes have many lengths
     def open_loop(self, batch: Batch, *, is_context: Tensor) -> OpenLoop:
@@ -202,8 +244,9 @@ class Dreamer(WorldModelWorkflow):
         tokens = self._tokens(seen.obs)
         previous_action = self._actor.vector(batch.action[:, :-1])
         latents, posterior = self._rssm.observe(carry, tokens, previous_action, seen.is_first, self._rng)
-        live = self._live(seen) if self._config.has_discount_in_head else (~seen.is_terminal).float()
-        prior, reconstruction, losses = self._model_losses(latents, posterior, seen.obs, seen.reward, live)
+        prior, reconstruction, losses = self._model_losses(
+            latents, posterior, seen.obs, seen.reward, self._continue_target(seen)
+        )
         return Modelled(
             tokens=tokens,
             latents=latents,
@@ -237,6 +280,9 @@ class Dreamer(WorldModelWorkflow):
         if "continue" in self._config.loss_weights:
             losses["continue"] = self._continue_head(self._read("continue", feature)).loss(live)
         return prior, reconstruction, losses
+
+    def _continue_target(self, seen: Batch) -> Tensor:
+        return self._live(seen) if self._config.has_discount_in_head else (~seen.is_terminal).float()
 
     def _beyond_free_nats(self, kl: Tensor) -> Tensor:
         """Clipping the mean lets bad states hide behind good ones; V1 and V2 did so."""

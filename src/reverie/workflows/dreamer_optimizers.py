@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -20,6 +21,14 @@ OWN_LOSSES: Mapping[str, frozenset[str]] = {
     "critic": frozenset({"value", "replay_value"}),
 }
 """Losses of the parts that may have an optimiser of their own; ``model`` takes what is left."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Gradients:
+    """By optimiser: its loss, and the gradients of its parameters."""
+
+    totals: dict[str, Tensor]
+    by_optimizer: dict[str, list[Tensor]]
 
 
 class DreamerOptimizers:
@@ -43,16 +52,24 @@ class DreamerOptimizers:
 
     def step(self, losses: Mapping[str, Tensor], *, progress: Tensor | None) -> Metrics:
         """Metrics have the optimiser's name in front where there are several; ``skipped`` is one for all."""
-        totals = {name: weighted_sum(part, self._weights[name]) for name, part in self._parted(losses).items()}
         # All gradients first: the backward passes need the weights of the forward pass.
-        gradients = {name: optimizer.gradients(totals[name]) for name, optimizer in self.by_name.items()}
-        watched = self._watched(totals, gradients)
+        return self.apply(self.gradients(losses), progress=progress)
+
+    def gradients(self, losses: Mapping[str, Tensor]) -> Gradients:
+        """The first half of a step."""
+        totals = {name: weighted_sum(part, self._weights[name]) for name, part in self._parted(losses).items()}
+        by_optimizer = {name: optimizer.gradients(totals[name]) for name, optimizer in self.by_name.items()}
+        return Gradients(totals=totals, by_optimizer=by_optimizer)
+
+    def apply(self, found: Gradients, *, progress: Tensor | None) -> Metrics:
+        """The second half."""
+        watched = self._watched(found.totals, found.by_optimizer)
         skipped, metrics = [], {}
         for name, optimizer in self.by_name.items():
             prefix = f"{name}/" if len(self.by_name) > 1 else ""
-            found = optimizer.apply(gradients[name], watched=watched, progress=progress)
-            skipped.append(found.pop(SKIPPED))
-            metrics |= {f"{prefix}{key}": value for key, value in found.items()}
+            moved = optimizer.apply(found.by_optimizer[name], watched=watched, progress=progress)
+            skipped.append(moved.pop(SKIPPED))
+            metrics |= {f"{prefix}{key}": value for key, value in moved.items()}
         return metrics | {SKIPPED: torch.stack(skipped).amax()}
 
     def _watched(self, totals: Mapping[str, Tensor], gradients: Mapping[str, list[Tensor]]) -> Tensor:
