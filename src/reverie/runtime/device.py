@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from reverie.runtime.compilation import use_compiled_steps
+from reverie.runtime.convolutions import use_rewritten_convolutions
 from reverie.types import ReverieError
 
 
@@ -25,6 +26,8 @@ class RuntimeConfig:
     """On a CUDA device, replay each update as one CUDA graph. On a processor there is nothing to capture."""
     compiles_steps: bool = False
     """On a CUDA device, compile the steps of recurrent loops: half a minute at the start, then twice as fast."""
+    rewrites_convolutions: bool = False
+    """On a CUDA device, learn from pictures with convolutions of small maps: the same function, rounded differently."""
 
     def __post_init__(self) -> None:
         if self.threads < 1:
@@ -62,3 +65,4 @@ def prepare_torch(config: RuntimeConfig, device: torch.device) -> None:
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
     torch.autograd.set_detect_anomaly(config.finds_anomalies)
     use_compiled_steps(is_on=config.compiles_steps and device.type == "cuda")
+    use_rewritten_convolutions(is_on=config.rewrites_convolutions and device.type == "cuda")

@@ -9,14 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from reverie.components.networks import corner_convolutions
 from reverie.components.networks.distributions import ImageMse
 from reverie.components.networks.layers import BlockLinear, Mlp, NormSilu, linear, truncated_normal_
+from reverie.runtime.convolutions import convolutions_are_rewritten
 from reverie.types import ReverieError, Space, require
 
 MULTIPLIERS = (2, 3, 4, 4)
 """Channels of each stage, in units of ``depth``. Every stage halves the picture."""
 STAGES = len(MULTIPLIERS)
 """Halvings from the picture to the smallest map, unless other multipliers are given."""
+FEW_CHANNELS = 4
+"""Up to here pooling is worth rewriting: 36 products stand for 25 then, but kernels want more channels than these."""
 
 
 class ImageEncoder(nn.Module):
@@ -45,7 +49,7 @@ class ImageEncoder(nn.Module):
         pictures = torch.cat([obs[key] for key in self._keys], dim=-1)
         x_NHWC = pictures.flatten(0, -4).float() / 255 - 0.5
         for layer, norm in zip(self.convolutions, self.norms, strict=True):
-            x_NHWC = norm(channels_behind(F.max_pool2d(layer(channels_in_front(x_NHWC)), 2)))
+            x_NHWC = norm(conv_then_halved(layer, x_NHWC))
         return x_NHWC.reshape(*pictures.shape[:-3], self.output_dim)
 
 
@@ -88,8 +92,8 @@ class ImageDecoder(nn.Module):
     def forward(self, deter: Tensor, stoch: Tensor) -> dict[str, ImageMse]:
         x_NHWC = self._map(deter.flatten(0, -2), stoch.flatten(0, -2))
         for layer, norm in zip(self.convolutions, self.norms, strict=True):
-            x_NHWC = norm(channels_behind(layer(doubled(channels_in_front(x_NHWC)))))
-        pictures = channels_behind(self.output(doubled(channels_in_front(x_NHWC)))).float().sigmoid()
+            x_NHWC = norm(doubled_then_conv(layer, x_NHWC))
+        pictures = doubled_then_conv(self.output, x_NHWC).float().sigmoid()
         parts = pictures.unflatten(0, deter.shape[:-1]).split(list(self.channels.values()), dim=-1)
         return {key: ImageMse(part) for key, part in zip(self.channels, parts, strict=True)}
 
@@ -119,6 +123,35 @@ def conv(input_dim: int, output_dim: int, kernel: int) -> nn.Conv2d:
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)
     return layer
+
+
+def conv_then_halved(layer: nn.Module, x_NHWC: Tensor) -> Tensor:
+    """The convolution, then the largest of every two by two pixels."""
+    if not _is_rewritten():
+        return channels_behind(F.max_pool2d(layer(channels_in_front(x_NHWC)), 2))
+    weight, bias = _parameters(layer)
+    if weight.shape[1] <= FEW_CHANNELS:
+        return corner_convolutions.conv_then_halved(x_NHWC, weight, bias)
+    y_NHWC = corner_convolutions.channels_last_conv(x_NHWC, weight, bias)
+    return channels_behind(F.max_pool2d(channels_in_front(y_NHWC), 2))
+
+
+def doubled_then_conv(layer: nn.Module, x_NHWC: Tensor) -> Tensor:
+    """Every pixel becomes two by two equal ones, then the convolution."""
+    if not _is_rewritten():
+        return channels_behind(layer(doubled(channels_in_front(x_NHWC))))
+    return corner_convolutions.doubled_then_conv(x_NHWC, *_parameters(layer))
+
+
+def _is_rewritten() -> bool:
+    """Where there is learning. The few pictures of a policy that acts cost operations more than arithmetic."""
+    return convolutions_are_rewritten() and torch.is_grad_enabled()
+
+
+def _parameters(layer: nn.Module) -> tuple[Tensor, Tensor]:
+    assert isinstance(layer, nn.Conv2d)
+    assert layer.bias is not None
+    return layer.weight, layer.bias
 
 
 def channels_in_front(x_NHWC: Tensor) -> Tensor:
