@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -27,7 +26,7 @@ from reverie.orchestration.phases import HookSpec, PhaseSpec
 from reverie.orchestration.replay_memory import Free, RowBytes, row_bytes
 from reverie.orchestration.run_counts import BufferRoom, Every, RunCounts, run_counts
 from reverie.probe_measures import Collecting, Files, Updating, collected, files_written, filled, updated
-from reverie.probe_replay import Replay, capacities, planned_home, replay_of, room_of, with_small_replay
+from reverie.probe_replay import Replay, capacities, need_of, planned_replay, room_of, with_small_replay
 from reverie.replay_build import keep_replay_with
 from reverie.runtime.device import RuntimeConfig, chosen_device, prepare_torch
 from reverie.runtime.durable_files import reason
@@ -111,9 +110,10 @@ def probed(config: DictConfig, *, seconds: float) -> Probed:
         checkpoint = section(CheckpointConfig, config.checkpoint, path="checkpoint")
         keep_replay_with(CheckpointManager(folder, config=checkpoint, say=_say_nothing), parts.buffers)
         measured = _measured(parts, small, folder, seconds=seconds, assembling=assembling)
-        free = Free(cuda=machine.gpu_bytes, host=machine.ram_bytes, disk=machine.disk_bytes)
-        home = partial(planned_home, config=config, free=free, device=device)
-        replay = {name: replay_of(name, room, counts, home, measured.row_bytes) for name, room in rooms.items()}
+        gpu = None if machine.gpu_bytes is None else max(0, machine.gpu_bytes - measured.gpu_bytes)
+        free = Free(cuda=gpu, host=machine.ram_bytes, disk=machine.disk_bytes)
+        needed = [need_of(name, room, counts, measured.row_bytes, config) for name, room in rooms.items()]
+        replay = planned_replay(needed, config, free, device)
         return _summed_up(parts, small, counts, replay, measured=measured, machine=machine)
 
 

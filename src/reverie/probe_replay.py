@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from reverie.buffers.base import Buffer
 from reverie.build import phases_of
 from reverie.configuration import plain, section
 from reverie.node_walk import is_node
+from reverie.orchestration.checkpoint import CheckpointConfig
 from reverie.orchestration.evaluator import EVALUATION_BUFFER, EvaluationConfig
 from reverie.orchestration.replay_memory import HOMES, Free, Need, RowBytes, chosen_home
 from reverie.orchestration.run_counts import BufferRoom, RunCounts
@@ -72,20 +73,25 @@ def room_of(buffer: Buffer, capacity: int | None) -> BufferRoom:
     return BufferRoom(streams=streams, stream_length=length, held=len(buffer) // streams)
 
 
-def replay_of(name: str, room: BufferRoom, counts: RunCounts, home: Callable[[Need], str], width: RowBytes) -> Replay:
-    """``home`` says where so much will live."""
+def need_of(name: str, room: BufferRoom, counts: RunCounts, width: RowBytes, config: DictConfig) -> Need:
     capacity = room.streams * room.stream_length
     brought = sum(phase.steps for phase in counts.phases if phase.buffer == name)
     if name == EVALUATION_BUFFER:
         brought = capacity if counts.evaluations else 0
     rows = min(capacity - room.streams * room.held, brought)
-    return Replay(capacity=capacity, rows=rows, home=home(Need(name=name, capacity=capacity, rows=rows, width=width)))
+    copies = section(CheckpointConfig, config.checkpoint, path="checkpoint").keep + 1
+    return Need(name=name, capacity=capacity, rows=rows, width=width, copies=copies)
 
 
-def planned_home(need: Need, config: DictConfig, free: Free, device: torch.device) -> str:
-    """What a run would choose; where nothing has room, the place that it would have tried last."""
-    asked = asked_home(plain(config.buffer[need.name]), device)
-    try:
-        return chosen_home(need, asked, free, device).name
-    except ReverieError:
-        return HOMES[-1] if asked == "auto" else asked
+def planned_replay(needed: Sequence[Need], config: DictConfig, free: Free, device: torch.device) -> dict[str, Replay]:
+    """Where a run would put each, small ones first as it does; where nothing has room, the place that it tries last."""
+    found: dict[str, Replay] = {}
+    for need in sorted(needed, key=lambda one: one.capacity):
+        asked = asked_home(plain(config.buffer[need.name]), device)
+        try:
+            home = chosen_home(need, asked, free, device).name
+        except ReverieError:
+            home = HOMES[-1] if asked == "auto" else asked
+        free = free.without(home, need.bytes_in(home))
+        found[need.name] = Replay(capacity=need.capacity, rows=need.rows, home=home)
+    return {need.name: found[need.name] for need in needed}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ from reverie.buffers.base import Buffer
 from reverie.buffers.offline import OfflineBuffer
 from reverie.buffers.prefetched import PrefetchedBuffer
 from reverie.buffers.world_model_sequence import WorldModelSequenceBuffer
-from reverie.configuration import Allow, instantiate, plain, unknown_key
+from reverie.configuration import Allow, instantiate, plain, section, unknown_key
 from reverie.node_walk import is_node
-from reverie.orchestration.checkpoint import CheckpointManager
+from reverie.orchestration.checkpoint import CheckpointConfig, CheckpointManager
 from reverie.orchestration.phases import PhaseSpec
 from reverie.orchestration.replay_memory import Free, Need, RowBytes, chosen_home, collected_rows
 from reverie.runtime.rng import RandomStreams
@@ -41,6 +41,7 @@ def replay_buffers(
 
     The choice is put into ``config``: a resumed run keeps it. ``streams`` has the number of environments by buffer.
     """
+    checkpoint = section(CheckpointConfig, config.checkpoint, path="checkpoint")
     free = Free.now(device, Path(plain(config.logdir) or "runs"))
     buffers: dict[str, Buffer] = {}
     reasons: list[str] = []
@@ -53,7 +54,8 @@ def replay_buffers(
         if not _has_home(plain(node), path=f"buffer.{name}", allow=allow) or capacity is None:
             buffers[name] = make_buffer(config, name, num_streams=streams[name], rng=rng, allow=allow)
             continue
-        need = Need(name=name, capacity=capacity, rows=collected_rows(name, phases, capacity), width=width)
+        rows = collected_rows(name, phases, capacity)
+        need = Need(name=name, capacity=capacity, rows=rows, width=width, copies=checkpoint.keep + 1)
         home = chosen_home(need, asked_home(node, device), free, device)
         free = free.without(home.name, need.bytes_in(home.name))
         if node.get(_HOME_KEY) is not None:
@@ -92,6 +94,17 @@ def keep_homes(config: DictConfig, stored: Mapping[str, Any]) -> None:
             config.buffer[name][_HOME_KEY] = home
 
 
+def spread_home(config: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """`buffer.device=...` for a run that goes on is meant for all its buffers whose home is a choice."""
+    given = [override.partition("=")[0] for override in overrides]
+    if f"buffer.{_HOME_KEY}" not in given:
+        return
+    for name in buffer_names(config):
+        node = config["buffer"][name]
+        if _HOME_KEY in node and f"buffer.{name}.{_HOME_KEY}" not in given:
+            node[_HOME_KEY] = config["buffer"][_HOME_KEY]
+
+
 def moved_homes(stored: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
     """A sentence for every buffer whose rows go elsewhere from now on."""
     homes = {
@@ -101,7 +114,7 @@ def moved_homes(stored: Mapping[str, Any], config: Mapping[str, Any]) -> list[st
     return [
         f"Replay ({name}) moves from {before} to {now}: from here on the run differs from the one it would have been."
         for name, (before, now) in homes.items()
-        if before != now
+        if before not in (None, now)
     ]
 
 
@@ -118,6 +131,8 @@ def make_buffer(
     node, path, stream = config.buffer[name], f"buffer.{name}", f"replay/{name}"
     home = plain(node).get(_HOME_KEY)
     sizes = {"num_streams": num_streams}
+    if device is None and home is not None:  # a buffer that lives for one command only
+        node = {**plain(node), _HOME_KEY: "host"}
     if device is None or home in (None, "cuda") or (home == "host" and device.type == "cpu"):
         return instantiate(node, path=path, allow=allow, rng=rng.stream(stream), **sizes)
     is_gpu = device.type == "cuda"

@@ -37,7 +37,7 @@ from reverie.orchestration.orchestrator import Orchestrator
 from reverie.orchestration.parts import Parts, check_phases
 from reverie.orchestration.report import Summary, closing_commands, final_table, learning_curve
 from reverie.orchestration.run_folder import RunFolder, new_run_folder
-from reverie.replay_build import keep_homes, make_buffer, moved_homes
+from reverie.replay_build import keep_homes, make_buffer, moved_homes, spread_home
 from reverie.runtime.device import RuntimeConfig, chosen_device, prepare_torch
 from reverie.runtime.rng import RandomStreams
 from reverie.saved_agent import load_weights, moved_to, stored_config, trained_spaces
@@ -72,6 +72,7 @@ def resume(run: Path, overrides: Sequence[str], allow: Sequence[str]) -> int:
     """Go on with the run in ``run`` by the configuration that it stores."""
     stored = stored_config(run, allow)
     config = with_overrides(stored, overrides)
+    spread_home(config, overrides)
     for total, duration in (("total_timesteps", "duration_steps"), ("total_updates", "duration_updates")):
         before, now = stored["training"].get(total), config["training"].get(total)
         if now != before and not _lengthened(config["training"]["phases"], duration, before, now):
@@ -152,6 +153,7 @@ def _run(config: DictConfig, path: Path | None, *, allow: Allow) -> int:
     section(CheckpointConfig, config.checkpoint, path="checkpoint")
     device = chosen_device(experiment.device)
     prepare_torch(section(RuntimeConfig, config.runtime, path="runtime"), device)
+    config["logdir"] = None if path is None else str(path)  # a run may have been moved since it was stored
     parts = assemble(config, device=device, allow=allow)
     with closing(parts):
         return _run_with(parts, config, path, experiment=experiment)
@@ -162,7 +164,6 @@ def _run_with(parts: Parts, config: DictConfig, path: Path | None, *, experiment
     display = make_display()
     for remark in parts.remarks:
         display.say(remark)
-    config["logdir"] = None if path is None else str(path)
     fork = None
     if path is None or not RunFolder(path).is_run:
         if path is not None:

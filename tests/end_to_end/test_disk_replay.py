@@ -108,8 +108,8 @@ def test_rows_move_to_the_disk_and_back(killer: Killer, whole: Path, tmp_path: P
     """A longer run with its rows elsewhere: nothing is lost, and what cannot be the same is said."""
     run = tmp_path / "run"
     shutil.copytree(whole, run)
-    for home, updates in (("host", 7), ("disk", 9)):
-        settings = [f"buffer.replay.device={home}", f"training.phases.2.duration_updates={updates}"]
+    for key, home, updates in (("buffer.replay.device", "host", 7), ("buffer.device", "disk", 9)):
+        settings = [f"{key}={home}", f"training.phases.2.duration_updates={updates}"]
         ended = killer.run("resume", str(run), *settings)
         assert ended.code == 0, ended.output
         assert f"to {home}: from here on the run differs" in ended.output

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from same_run import unlike
@@ -28,7 +30,9 @@ def made(kind: str, *overrides: str) -> Rehearsal:
 
 
 def state(run: Rehearsal) -> dict[str, object]:
-    return {"workflow": run.workflow.get_state(), "buffer": run.buffer.get_state(), "rng": run.rng.get_state()}
+    """A copy: the latents of a buffer's own state go on changing."""
+    buffer = copy.deepcopy(run.buffer.get_state())
+    return {"workflow": run.workflow.get_state(), "buffer": buffer, "rng": run.rng.get_state()}
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -134,3 +135,18 @@ def test_room_is_asked_for_where_the_run_will_be(tmp_path: Path) -> None:
     assert found.cuda is None
     assert found.disk is not None
     assert found.disk > 0
+
+
+def test_what_a_run_has_on_disk_already_is_not_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+    chunk = tmp_path / "replay" / "replay" / "00000000.safetensors"
+    chunk.parent.mkdir(parents=True)
+    chunk.write_bytes(bytes(234))
+    assert Free.now(CPU, tmp_path).disk == 1234
+    assert Free.now(CPU, tmp_path / "new").disk == 1000
+
+
+def test_checkpoints_count_where_they_lie_beside_the_rows() -> None:
+    copies = Need(name="replay", capacity=20, rows=10, width=RowBytes(row=3, stored=1), copies=3)
+    assert copies.bytes_in("disk") == 10 * 3 + 20 * 1 + 3 * 10 * 1
+    assert copies.bytes_in("host") == 10 * 4

@@ -118,3 +118,10 @@ def test_torch_is_set_as_the_configuration_says() -> None:
 def test_no_threads_are_refused() -> None:
     with pytest.raises(ReverieError, match=r"runtime\.threads"):
         RuntimeConfig(threads=0)
+
+
+def test_a_stream_of_another_kind_of_device_begins_anew() -> None:
+    """The state of a CUDA generator has sixteen bytes; a run may go on without the GPU it was begun on."""
+    streams, fresh = (RandomStreams(3, device=torch.device("cpu")) for _ in range(2))
+    streams.set_state({"act": torch.zeros(16, dtype=torch.uint8)})
+    assert torch.equal(streams.stream("act").get_state(), fresh.stream("act").get_state())

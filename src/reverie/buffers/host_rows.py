@@ -70,8 +70,12 @@ def windows_of(index: RowIndex) -> list[tuple[int, int]] | None:
 
 
 def empty_windows(layout: Layout, size: int, length: int, *, is_pinned: bool) -> Packed:
-    """Room for a batch."""
-    shapes = {name: (size, length, width) for name, width in layout.widths.items()}
-    if is_pinned:
-        return {name: torch.empty(shape, dtype=torch.uint8, pin_memory=True) for name, shape in shapes.items()}
-    return {name: torch.from_numpy(np.empty(shape, dtype=np.uint8)) for name, shape in shapes.items()}
+    """Room for a batch. Small fields are copied once more on the host, so only the large ones are pinned."""
+    found: Packed = {}
+    for name, width in layout.widths.items():
+        shape = (size, length, width)
+        if is_pinned and name in layout.large:
+            found[name] = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+        else:
+            found[name] = torch.from_numpy(np.empty(shape, dtype=np.uint8))
+    return found

@@ -122,7 +122,7 @@ class OfflineBuffer:
         return {
             "digest": self._dataset.index.digest,
             "selection": self._selection.get_state(),
-            "stored": {name: value[0].clone() for name, value in self._stored.held(self.stream_length).items()},
+            "stored": {name: value[0] for name, value in self._stored.held(self.stream_length).items()},
         }
 
     def set_state(self, state: State) -> None:

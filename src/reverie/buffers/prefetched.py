@@ -40,6 +40,7 @@ class PrefetchedBuffer:
         self._buffer, self._device = buffer, device
         self.stream_length = buffer.stream_length
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="replay")
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._ahead: dict[_Request, Future[_Arrived]] = {}
         self._due: list[Callable[[], None]] = []
         """What updates gave back and the rows do not have yet."""
@@ -110,13 +111,13 @@ class PrefetchedBuffer:
         self._buffer.set_state(state)
         for saved in state.get("ahead", ()):  # a run that kept its rows on the device has none
             request, batch = _loaded(saved)
-            self._ahead[request] = self._thread.submit(_Arrived, batch, self._device)
+            self._ahead[request] = self._thread.submit(_Arrived, batch, self._device, self._stream)
 
     def _begun(self, request: _Request) -> Future[_Arrived]:
         """Draw now, copy meanwhile."""
         size, length, sampler, crosses = request
         index = self._buffer.drawn(size, length, sampler=sampler, crosses_episodes=crosses)
-        return self._thread.submit(lambda: _Arrived(self._buffer.rows_at(index), self._device))
+        return self._thread.submit(lambda: _Arrived(self._buffer.rows_at(index), self._device, self._stream))
 
     def _wait(self) -> None:
         """Nobody reads rows any more: now they may change."""
@@ -133,13 +134,13 @@ class PrefetchedBuffer:
 class _Arrived:
     """A batch on its way from pinned memory to the device, on a stream of its own. Made in the thread."""
 
-    def __init__(self, batch: Batch, device: torch.device) -> None:
+    def __init__(self, batch: Batch, device: torch.device, stream: torch.cuda.Stream | None) -> None:
         self._host = batch  # pinned memory must stay until it is read
         self._moved: torch.cuda.Event | None = None
-        if device.type == "cpu":
+        if stream is None:
             self._batch = batch
             return
-        with torch.cuda.stream(torch.cuda.Stream(device)):
+        with torch.cuda.stream(stream):
             self._batch = _moved(batch, device)
             self._moved = torch.cuda.Event()
             self._moved.record()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,9 @@ class ScratchFiles:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with path.open("w+b") as file:
-                os.posix_fallocate(file.fileno(), 0, size)  # a full disk would else end the process at some later write
+                file.truncate(size)
+                if hasattr(os, "posix_fallocate"):  # a full disk would else end the process at some later write
+                    os.posix_fallocate(file.fileno(), 0, size)
                 mapped = np.memmap(file, dtype=np.uint8, mode="r+", shape=shape)
         except OSError as error:
             raise ReverieError(
@@ -32,5 +35,6 @@ class ScratchFiles:
                 "another `logdir`."
             ) from error
         finally:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # the first error is the one to report
+                path.unlink()
         return torch.from_numpy(mapped)

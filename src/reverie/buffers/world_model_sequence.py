@@ -178,7 +178,7 @@ class WorldModelSequenceBuffer:
     def get_state(self) -> State:
         """Rows that are in no closed chunk, the side arrays, and where everything stands.
 
-        On disk the side arrays are not copied, because they may be larger than memory: save them before going on.
+        The side arrays are not copied, because they may fill half of the memory: save them before going on.
         """
         tail_start = max(self._count // self._chunk_length * self._chunk_length, self._oldest)
         rows, stored = self._rows, self._stored
@@ -187,7 +187,7 @@ class WorldModelSequenceBuffer:
             "count": self._count,
             "selection": self._selection.get_state(),
             "tail": rows.span(tail_start, self._count) if rows else {},
-            "stored": {name: value if self._is_on_disk else value.clone() for name, value in held.items()},
+            "stored": held,
         }
 
     def set_state(self, state: State) -> None:

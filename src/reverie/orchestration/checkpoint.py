@@ -139,7 +139,7 @@ class CheckpointManager:
         """For a buffer that lives on the disk: put a closed chunk there at once, and give it back mapped."""
         with self._reported(f"write replay chunk {index} of {buffer}"):
             self._known.setdefault(buffer, {})[index] = self._write_chunk(buffer, index, arrays)
-        return mapped_arrays(self._reader.chunk_path(buffer, index))
+            return mapped_arrays(self._reader.chunk_path(buffer, index))
 
     def _write_chunk(self, buffer: str, index: int, arrays: dict[str, Tensor]) -> FileRecord:
         folder = self.replay_folder(buffer)
@@ -253,7 +253,8 @@ class CheckpointManager:
                 problem = record.size_problem(path) if loaded.has_checked_replay else record.problem(path)
                 if problem is not None:
                     raise ReverieError(f"replay chunk {path} is damaged ({problem}): restore this file from a copy")
-                buffers[name].load_chunk(index, mapped_arrays(path))
+                with self._reported(f"read replay chunk {path.name} of {name}"):
+                    buffers[name].load_chunk(index, mapped_arrays(path))
             self._known[name] = dict(records)
 
     def _report(self, damages: list[str], loaded: Loaded) -> None:

@@ -42,7 +42,7 @@ class PhaseUpdates:
         """The update, and what is called for it: a recording of it, or the update itself."""
         method = getattr(self._parts.workflow, hook.name)
         is_captured = self._captures and is_capturable(method)
-        is_whole = is_captured and (buffer is None or buffer.is_on_device)
+        is_whole = is_captured and (hook.batch is None or buffer is None or buffer.is_on_device)
         update = Update(
             hook=method,
             phase=self._phase,

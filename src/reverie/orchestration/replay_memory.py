@@ -44,13 +44,15 @@ class Need:
     rows: int
     """Those that this run brings."""
     width: RowBytes
+    copies: int = 0
+    """Checkpoints that lie on the disk at once, each with what is stored beside all rows."""
 
     def bytes_in(self, home: str) -> int:
         """Memory of the host is taken as it fills; a GPU gives all at once, and files for latents are made whole."""
         if home == "cuda":
             return self.capacity * self.width.total
         if home == "disk":
-            return self.rows * self.width.row + self.capacity * self.width.stored
+            return self.rows * (self.width.row + self.copies * self.width.stored) + self.capacity * self.width.stored
         return self.rows * self.width.total
 
 
@@ -64,13 +66,14 @@ class Free:
 
     @classmethod
     def now(cls, device: torch.device, folder: Path) -> Free:
-        """``folder`` is where the run will be; it need not exist."""
+        """``folder`` is where the run will be; it need not exist. What it has of replay already counts as free."""
+        own = sum(path.stat().st_size for path in folder.glob("replay/*/*.safetensors"))
         while not folder.exists():
             folder = folder.absolute().parent
         return cls(
             cuda=torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None,
             host=machine_memory().available_bytes,
-            disk=shutil.disk_usage(folder).free,
+            disk=shutil.disk_usage(folder).free + own,
         )
 
     def without(self, home: str, count: int) -> Free:
@@ -104,12 +107,13 @@ def chosen_home(need: Need, asked: str, free: Free, device: torch.device) -> Hom
         if need.bytes_in(home) <= usable:
             return Home(name=home, reason=_reason(need, home, room, tried))
         tried.append(f"{_size(room)} {_WORDS[home]}")
+    most = usable // (need.width.total + (need.copies * need.width.stored if home == "disk" else 0))
     others = [other for other in possible if (getattr(free, other) or 0) >= need.bytes_in(other)]
     elsewhere = f"set buffer.{need.name}.device={others[-1]}, or " if others and asked != "auto" else "set "
     raise ReverieError(
         f"replay will not fit: `buffer.{need.name}` with a capacity of {need.capacity:,} rows of {need.width.total:,} "
         f"bytes needs {_size(need.bytes_in(home))} for this run, but free are {', '.join(tried)}; "
-        f"{elsewhere}buffer.{need.name}.capacity to at most {usable // need.width.total:,}."
+        f"{elsewhere}buffer.{need.name}.capacity to at most {most:,}."
     )
 
 

@@ -7,11 +7,10 @@ memory and hides the system's error number when the disk is full. Read with the 
 from __future__ import annotations
 
 import json
-import warnings
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -37,6 +36,7 @@ _DTYPE_NAMES: dict[torch.dtype, str] = {
 }
 
 _DTYPES = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
+_PIECE_BYTES = 1 << 24
 _LENGTH_BYTES = 8
 """A file begins with the length of its header."""
 
@@ -57,14 +57,17 @@ def read_arrays(path: Path) -> dict[str, Tensor]:
 
 def mapped_arrays(path: Path) -> dict[str, Tensor]:
     """The tensors of a file, of which only what is looked at is read. They must not be written."""
-    with safe_open(path, framework="pt"):
-        pass  # the library has checked the header: every array lies inside the file
-    data = np.memmap(path, dtype=np.uint8, mode="r")
-    start = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES].tobytes(), "little")
-    entries = json.loads(data[_LENGTH_BYTES:start].tobytes())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of torch, that it cannot protect the tensor from being written
-        body = torch.from_numpy(data[start:])
+    try:
+        with safe_open(path, framework="pt"):
+            pass  # the library has checked the header: every array lies inside the file
+        # Shared: a private map counts as memory of the process. Unlike numpy's it keeps no file open.
+        size, is_shared = path.stat().st_size, os.access(path, os.W_OK)
+        data = torch.from_file(str(path), shared=is_shared, size=size, dtype=torch.uint8)
+    except RuntimeError as error:  # torch hides the system's error number in a sentence
+        raise OSError(None, f"cannot map {path.name} ({error})") from error
+    start = _LENGTH_BYTES + int.from_bytes(bytes(data[:_LENGTH_BYTES].tolist()), "little")
+    entries = json.loads(data[_LENGTH_BYTES:start].numpy().tobytes())
+    body = data[start:]
     return {
         name: body[slice(*entry["data_offsets"])].view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
         for name, entry in entries.items()
@@ -87,12 +90,22 @@ def _header(arrays: Mapping[str, Tensor]) -> bytes:
 
 
 def _raw(tensor: Tensor) -> Iterator[memoryview]:
-    if tensor.numel() == 0:
+    """In pieces of bounded size where it must be copied first: all together may be larger than memory."""
+    is_plain = tensor.is_contiguous() and tensor.device.type == "cpu"
+    if is_plain or tensor.nbytes <= _PIECE_BYTES:
+        if tensor.numel() > 0:
+            yield _piece(tensor)
         return
-    if not tensor.is_contiguous() and tensor.ndim > 1:
-        for part in tensor:  # one by one: all together may be larger than memory
+    width = tensor.nbytes // len(tensor)
+    if width > _PIECE_BYTES:
+        for part in tensor:
             yield from _raw(part)
         return
+    for part in tensor.split(_PIECE_BYTES // width):
+        yield _piece(part)
+
+
+def _piece(tensor: Tensor) -> memoryview:
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     # Not reshape(-1): a single element may keep any stride and count as contiguous, and then refuses the view.
-    yield plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy().data
+    return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy().data

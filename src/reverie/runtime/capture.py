@@ -64,7 +64,8 @@ class Captured:
         for generator in self._generators():
             graph.register_generator_state(generator)
         try:
-            with torch.cuda.graph(graph):
+            # Other threads may go on with the device meanwhile: replay fetches its next batch.
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._metrics = self._function()
         except RuntimeError as error:
             raise ReverieError(

@@ -40,5 +40,8 @@ class RandomStreams:
         return {name: generator.get_state() for name, generator in self._streams.items()}
 
     def set_state(self, state: State) -> None:
+        """A stream that was saved on another kind of device begins anew: its state has no meaning here."""
         for name, value in state.items():
-            self.stream(name).set_state(value.cpu())
+            generator = self.stream(name)
+            if value.numel() == generator.get_state().numel():
+                generator.set_state(value.cpu())
