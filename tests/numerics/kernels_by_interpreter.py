@@ -28,11 +28,11 @@ WALKS = {
 }
 
 
-def distances(walk: Walk, dtype: torch.dtype = torch.float32) -> dict[str, float]:
+def distances(walk: Walk, dtype: torch.dtype = torch.float32, *, depth: int = 16) -> dict[str, float]:
     """Of each result and gradient from that of torch's operations, as a share of its size."""
     inputs, weights = made_up(walk, torch.float32)
     inputs = inputs._replace(action=inputs.action.to(dtype), tokens=inputs.tokens.to(dtype))
-    plain, fused = (outcome(walk, inputs, weights, steps) for steps in (PlainSteps(), FusedSteps(depth=16)))
+    plain, fused = (outcome(walk, inputs, weights, steps) for steps in (PlainSteps(), FusedSteps(depth=depth)))
     return {name: _distance(fused[name], value) for name, value in plain.items()}
 
 
@@ -48,6 +48,7 @@ def across(old: Tensor, gates: Tensor) -> Tensor:
 
 torch.set_num_threads(1)
 found = {name: distances(walk) for name, walk in WALKS.items()}
+found["sums in one piece"] = distances(Walk(length=2), depth=128)
 # The interpreter multiplies the bits of bfloat16 as if they were integers. The other narrow type takes the same ways.
 found["in float16"] = distances(Walk(length=2), torch.float16)
 right, rssm_by_hand.gated = rssm_by_hand.gated, across

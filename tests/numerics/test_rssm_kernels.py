@@ -23,6 +23,7 @@ EXACT = (
     "many classes",
     "one class",
     "most likely classes",
+    "sums in one piece",
 )
 
 

@@ -10,6 +10,7 @@ import triton
 from reverie.components.representation_learners.rssm_kernel_parts import (
     class_probs,
     constexpr,
+    norm_gradient,
     norm_gradient_product,
     product,
     row_sums,
@@ -185,31 +186,18 @@ def read_slope_kernel(
     shared_cols = part % tl.cdiv(H, BN) * BN + tl.arange(0, BN)
     cols = tl.where(is_own, own_cols, OWN + half * H + shared_cols)
     col_ok = tl.where(is_own, own_cols < OWN, shared_cols < H)
-    first, last = tl.where(is_own, group, 0), tl.where(is_own, group + 1, G)
+    first, last = tl.where(is_own, group, 0) * OWN, tl.where(is_own, group + 1, G) * OWN
     mask = (rows[:, None] < batch) & col_ok[None, :]
     own_inverse = tl.load(inverse + rows, mask=rows < batch, other=0.0)
     along = row_sums(parts, rows, batch, count) / (G * OWN)
     acc = tl.zeros((BM, BN), tl.float32)
-    for block in range(first, last):
-        at, tail = block * OWN, weight + block * ((OWN + 2 * H) * OWN)
-        acc = norm_gradient_product(
-            acc,
-            slope + at,
-            blocks + at,
-            scale + at,
-            own_inverse,
-            along,
-            rows,
-            batch,
-            tail,
-            cols,
-            col_ok,
-            OWN,
-            G * OWN,
-            1,
-            OWN,
-            BK,
-        )
+    for start in range(first, last, BK):  # one loop over all blocks: loads of the next overlap with this one's product
+        k = start + tl.arange(0, BK)
+        k_ok = k < last
+        x = norm_gradient(slope, blocks, scale, own_inverse, along, rows, batch, k, k_ok, G * OWN)
+        at = (k // OWN * ((OWN + 2 * H) * OWN) + k % OWN)[:, None] + cols[None, :] * OWN
+        tail = tl.load(weight + at, mask=k_ok[:, None] & col_ok[None, :], other=0.0)
+        acc = tl.dot(x, tail, acc, input_precision="ieee")
     if is_own:
         place = to_old + rows[:, None] * (G * OWN) + group * OWN + own_cols[None, :]
         tl.store(place, tl.load(place, mask=mask, other=0.0) + acc, mask=mask)

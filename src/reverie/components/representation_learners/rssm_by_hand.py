@@ -156,6 +156,8 @@ class _Walk(torch.autograd.Function):
     def forward(
         ctx: Any, steps: Steps, latents: CategoricalLatents, keep: Tensor, noise: Tensor | None, *tensors: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
+        # Detached: a carry with gradients would be another form of argument, and the first step be compiled twice.
+        tensors = tuple(one.detach() for one in tensors)
         inputs, weights = Inputs(keep, noise, *tensors[:4]), Weights(*tensors[4:])
         narrow = weights_in(inputs.tokens.dtype, weights)
         tape = steps.forward(inputs, narrow, latents)

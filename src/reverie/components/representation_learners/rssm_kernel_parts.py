@@ -118,6 +118,27 @@ def activated_product(
 
 
 @triton.jit
+def norm_gradient(
+    slope: tensor,
+    y: tensor,
+    scale: tensor,
+    inverse: tensor,
+    along: tensor,
+    rows: tensor,
+    batch: tensor,
+    k: tensor,
+    k_ok: tensor,
+    STRIDE: constexpr,
+) -> tensor:
+    """That of ``y``; ``along`` is the mean of the normed's gradient times the normed."""
+    mask = (rows[:, None] < batch) & k_ok[None, :]
+    at = rows[:, None] * STRIDE + k[None, :]
+    normed = tl.load(y + at, mask=mask, other=0.0).to(tl.float32) * inverse[:, None]
+    to_normed = tl.load(slope + at, mask=mask, other=0.0) * tl.load(scale + k, mask=k_ok, other=0.0)[None, :]
+    return ((to_normed - normed * along[:, None]) * inverse[:, None]).to(y.dtype.element_ty)
+
+
+@triton.jit
 def norm_gradient_product(
     acc: tensor,
     slope: tensor,
@@ -136,14 +157,9 @@ def norm_gradient_product(
     WN: constexpr,
     BK: constexpr,
 ) -> tensor:
-    """The left side is the gradient of ``y``; ``along`` is the mean of the normed's gradient times the normed."""
     for start in range(0, K, BK):
         k = start + tl.arange(0, BK)
-        mask = (rows[:, None] < batch) & (k[None, :] < K)
-        at = rows[:, None] * STRIDE + k[None, :]
-        normed = tl.load(y + at, mask=mask, other=0.0).to(tl.float32) * inverse[:, None]
-        to_normed = tl.load(slope + at, mask=mask, other=0.0) * tl.load(scale + k, mask=k < K, other=0.0)[None, :]
-        x = ((to_normed - normed * along[:, None]) * inverse[:, None]).to(y.dtype.element_ty)
+        x = norm_gradient(slope, y, scale, inverse, along, rows, batch, k, k < K, STRIDE)
         acc = tl.dot(x, weight_tile(weight, k, cols, col_ok, K, WK, WN), acc, input_precision="ieee")
     return acc
 
