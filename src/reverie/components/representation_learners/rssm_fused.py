@@ -172,11 +172,8 @@ class _Backward:
 
     def _step(self, step: int) -> None:
         sizes, w, run = self._sizes, self._weights, self._sizes.run
-        _, _, reads, blocks, gates, seen, _ = (one[step] for one in self._tape)
-        _, _, read_slope, block_slope, to_gates, seen_slope, to_logits = (
-            *self.slopes[:2],
-            *(one[step] for one in self.slopes[2:]),
-        )
+        reads, blocks, gates, seen, _ = (one[step] for one in self._tape[2:])
+        read_slope, block_slope, to_gates, seen_slope, to_logits = (one[step] for one in self.slopes[2:])
         read_inverse, block_inverse, seen_inverse = (one[step] for one in self._inverses)
         keep, old, above = self._keep[step], self._tape.deter[step], self._arriving.deter[step]
         norm = seen, seen_inverse, w.seen_scale
