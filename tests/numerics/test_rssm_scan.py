@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
 
 from reverie.components.representation_learners.latents import CategoricalLatents, GaussianLatents, Latent, LatentKind
 from reverie.components.representation_learners.rssm import Rssm
+from reverie.components.representation_learners.rssm_by_hand import PlainSteps
+from reverie.components.representation_learners.rssm_tape import Steps
+
+Way = Callable[[Rssm], Callable[..., tuple[Latent, Tensor]]]
 
 SIZE, LENGTH, TOKENS, ACTIONS, DETER, STOCH = 3, 5, 6, 2, 8, 3
 
@@ -17,7 +24,7 @@ def model(latents: LatentKind) -> Rssm:
     return Rssm(token_dim=TOKENS, action_dim=ACTIONS, deter=DETER, hidden=4, latents=latents, blocks=2)
 
 
-def outcome(rssm: Rssm, *, by_walk: bool, has_noise: bool) -> dict[str, Tensor]:
+def outcome(rssm: Rssm, *, way: Way, has_noise: bool) -> dict[str, Tensor]:
     rng = torch.Generator().manual_seed(1)
     width = rssm._latents.width
 
@@ -28,9 +35,8 @@ def outcome(rssm: Rssm, *, by_walk: bool, has_noise: bool) -> dict[str, Tensor]:
     tokens, action = drawn(SIZE, LENGTH, TOKENS), drawn(SIZE, LENGTH, ACTIONS)
     is_first = torch.zeros(SIZE, LENGTH, dtype=torch.bool)
     is_first[0, 0], is_first[1, 2] = True, True
-    method = rssm.walk if by_walk else rssm.observe
     noise = torch.Generator().manual_seed(2) if has_noise else None
-    latents, posterior = method(Latent(deter=deter, stoch=stoch), tokens, action, is_first, noise)
+    latents, posterior = way(rssm)(Latent(deter=deter, stoch=stoch), tokens, action, is_first, noise)
     values = {"deter": latents.deter, "stoch": latents.stoch, "posterior": posterior}
     total = sum((value * drawn(*value.shape).detach()).sum() for value in values.values())
     assert isinstance(total, Tensor)
@@ -40,11 +46,15 @@ def outcome(rssm: Rssm, *, by_walk: bool, has_noise: bool) -> dict[str, Tensor]:
     return values | {f"gradient of {name}": value for name, value in zip(inputs, gradients, strict=True)}
 
 
+@pytest.mark.parametrize("steps", [None, PlainSteps()], ids=["autograd", "by hand"])
 @pytest.mark.parametrize("has_noise", [True, False])
 @pytest.mark.parametrize("latents", [CategoricalLatents(stoch=STOCH, classes=4), GaussianLatents(stoch=STOCH)])
-def test_values_and_gradients_are_those_of_the_plain_walk(latents: LatentKind, has_noise: bool) -> None:
+def test_values_and_gradients_are_those_of_the_plain_walk(
+    latents: LatentKind, has_noise: bool, steps: Steps | None
+) -> None:
     rssm = model(latents)
-    plain, walked = (outcome(rssm, by_walk=by_walk, has_noise=has_noise) for by_walk in (False, True))
+    plain = outcome(rssm, way=lambda one: one.observe, has_noise=has_noise)
+    walked = outcome(rssm, way=lambda one: partial(one.walk, steps=steps), has_noise=has_noise)
     for name, value in plain.items():
         assert value.abs().max() > 0, name
         torch.testing.assert_close(walked[name], value, rtol=1e-4, atol=2e-6, msg=name)

@@ -16,13 +16,26 @@ _MAX_VERSIONS = 64
 """Of one function: one for each form of its arguments that a run meets. The compiler's own limit is eight."""
 
 
+WALKS = ("autograd", "by_hand", "fused")
+
+
 class _Setting:
     is_on = False
+    walk = WALKS[0]
 
 
 def use_compiled_steps(*, is_on: bool) -> None:
     """For the whole process. The compiler rounds differently, so a run keeps to one setting."""
     _Setting.is_on = is_on
+
+
+def use_walk(name: str) -> None:
+    """How recurrent walks are made while steps are compiled, for the whole process: one of ``WALKS``."""
+    _Setting.walk = name
+
+
+def chosen_walk() -> str:
+    return _Setting.walk
 
 
 def steps_are_compiled() -> bool:

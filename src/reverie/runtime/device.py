@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from dataclasses import dataclass
 
 import torch
 
-from reverie.runtime.compilation import use_compiled_steps
+from reverie.runtime.compilation import WALKS, use_compiled_steps, use_walk
 from reverie.runtime.convolutions import use_rewritten_convolutions
 from reverie.types import ReverieError
 
@@ -28,10 +29,15 @@ class RuntimeConfig:
     """On a CUDA device, compile the steps of recurrent loops: half a minute at the start, then twice as fast."""
     rewrites_convolutions: bool = False
     """On a CUDA device, learn from pictures with convolutions of small maps: the same function, rounded differently."""
+    walk: str = "autograd"
+    """Where steps are compiled, how DreamerV3 walks along sequences: by ``autograd``, ``by_hand`` with gradients of its
+    own, or ``fused`` with kernels of its own too."""
 
     def __post_init__(self) -> None:
         if self.threads < 1:
             raise ReverieError(f"runtime.threads must be at least 1, got {self.threads}.")
+        if self.walk not in WALKS:
+            raise ReverieError(f"runtime.walk must be one of {', '.join(WALKS)}, got '{self.walk}'.")
         if self.captures_updates and self.finds_anomalies:
             raise ReverieError("runtime.finds_anomalies needs eager updates: set runtime.captures_updates=false.")
 
@@ -66,3 +72,6 @@ def prepare_torch(config: RuntimeConfig, device: torch.device) -> None:
     torch.autograd.set_detect_anomaly(config.finds_anomalies)
     use_compiled_steps(is_on=config.compiles_steps and device.type == "cuda")
     use_rewritten_convolutions(is_on=config.rewrites_convolutions and device.type == "cuda")
+    if config.walk == "fused" and device.type == "cuda" and importlib.util.find_spec("triton") is None:
+        raise ReverieError("runtime.walk=fused needs Triton, which is not installed here: use by_hand or autograd.")
+    use_walk(config.walk)

@@ -10,8 +10,10 @@ from torch.nn import functional as F
 
 from reverie.components.networks.layers import BlockLinear, Mlp, NormSilu, linear
 from reverie.components.representation_learners.cells import gated
-from reverie.components.representation_learners.latents import Latent, LatentKind
+from reverie.components.representation_learners.latents import CategoricalLatents, Latent, LatentKind
+from reverie.components.representation_learners.rssm_by_hand import chosen_steps, walked_by_hand
 from reverie.components.representation_learners.rssm_scan import Layers, walked
+from reverie.components.representation_learners.rssm_tape import Inputs, Steps, Weights
 from reverie.components.representation_learners.state_space_model import StateSpaceModel, bounded
 from reverie.runtime.compilation import steps_are_compiled
 
@@ -56,23 +58,44 @@ class Rssm(StateSpaceModel):
     ) -> tuple[Latent, Tensor]:
         if not (self._is_shallow and steps_are_compiled() and torch.is_grad_enabled()):
             return super().observe(carry, tokens_BTD, action_BTA, is_first_BT, rng)
-        return self.walk(carry, tokens_BTD, action_BTA, is_first_BT, rng)
+        return self.walk(carry, tokens_BTD, action_BTA, is_first_BT, rng, steps=chosen_steps())
 
     def walk(
-        self, carry: Latent, tokens_BTD: Tensor, action_BTA: Tensor, is_first_BT: Tensor, rng: Generator | None
+        self,
+        carry: Latent,
+        tokens_BTD: Tensor,
+        action_BTA: Tensor,
+        is_first_BT: Tensor,
+        rng: Generator | None,
+        *,
+        steps: Steps | None = None,
     ) -> tuple[Latent, Tensor]:
-        """The same as ``observe`` in fewer and larger operations, for a device on which small ones are expensive."""
+        """The same as ``observe`` in fewer and larger operations, for a device on which small ones are expensive.
+
+        ``steps`` bring their own gradients, for classes only; without them the gradients are autograd's.
+        """
         keep_BT1 = (~is_first_BT).unsqueeze(-1).to(carry.deter.dtype)
-        action_BTGD = self._action_part(self.read_action(bounded(action_BTA) * keep_BT1))
         first = _first(self.posterior_mlp.linears, nn.Linear)
-        tokens_BTH = F.linear(tokens_BTD, first.weight[:, self._deter :], first.bias)
         size, length = is_first_BT.shape
+        action_BTGD = self._action_part(self.read_action(bounded(action_BTA) * keep_BT1))
+        tokens_BTH = F.linear(tokens_BTD, first.weight[:, self._deter :], first.bias)
         noise_TB = self._latents.noise((length, size), carry.deter.device, rng)
+        by_time = (part.transpose(0, 1) for part in (action_BTGD, tokens_BTH))
+        inputs = Inputs(keep_BT1.transpose(0, 1), noise_TB, carry.deter, carry.stoch, *by_time)
+        if steps is not None and isinstance(self._latents, CategoricalLatents):
+            found = walked_by_hand(inputs, self._weights(), self._latents, steps)
+        else:
+            found = self._walked(inputs)
+        deter, stoch, posterior = (one.transpose(0, 1) for one in found)
+        return Latent(deter=deter, stoch=stoch), posterior
+
+    def _walked(self, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
+        keep_TB1, noise_TB, deter, stoch, action_TBGD, tokens_TBH = inputs
+        length, size = keep_TB1.shape[:2]
         noises = [None] * length if noise_TB is None else noise_TB.unbind(0)
-        layers = self._layers(length, size, tokens_BTH.dtype)
-        deter, stoch = carry.deter, carry.stoch
+        layers = self._layers(length, size, tokens_TBH.dtype)
         deters, stochs, posteriors = [], [], []
-        parts = zip(keep_BT1.unbind(1), action_BTGD.unbind(1), tokens_BTH.unbind(1), noises, strict=True)
+        parts = zip(keep_TB1.unbind(0), action_TBGD.unbind(0), tokens_TBH.unbind(0), noises, strict=True)
         for step, part in enumerate(parts):
             deter, stoch, posterior, reads = walked(
                 deter, stoch, *part, self._latents, layers.weights, layers.catchers(step)
@@ -82,8 +105,26 @@ class Rssm(StateSpaceModel):
             stochs.append(stoch)
             posteriors.append(posterior)
         # Stacked by time: the gradient of each step is then one piece of memory, which compiled code would copy else.
-        deter, stoch, posterior = (torch.stack(one).transpose(0, 1) for one in (deters, stochs, posteriors))
-        return Latent(deter=deter, stoch=stoch), posterior
+        return torch.stack(deters), torch.stack(stochs), torch.stack(posteriors)
+
+    def _weights(self) -> Weights:
+        deter, stoch = (_first(mlp.linears, nn.Linear) for mlp in (self.read_deter, self.read_stoch))
+        read_scales: list[Tensor] = [_first(mlp.norms, NormSilu).scale for mlp in (self.read_deter, self.read_stoch)]
+        return Weights(
+            deter=deter.weight,
+            deter_bias=deter.bias,
+            stoch=stoch.weight,
+            stoch_bias=stoch.bias,
+            read_scales=torch.stack(read_scales),
+            blocks=_first(self.dynamics, BlockLinear).weight[:, : -self.read_action.output_dim],
+            block_scale=_first(self.dynamics_norms, NormSilu).scale,
+            gates=self.gates.weight,
+            gate_bias=self.gates.bias.view(self._blocks, -1),
+            seen=_first(self.posterior_mlp.linears, nn.Linear).weight[:, : self._deter],
+            seen_scale=_first(self.posterior_mlp.norms, NormSilu).scale,
+            output=self.posterior_output.weight,
+            output_bias=self.posterior_output.bias,
+        )
 
     def _layers(self, length: int, size: int, dtype: torch.dtype) -> Layers:
         """In the order in which ``walked`` reads them."""

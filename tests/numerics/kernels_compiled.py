@@ -1,0 +1,57 @@
+"""Started by a test: compiles the kernels of DreamerV3's walk for a Hopper GPU, which need not be here, and lists them.
+
+The interpreter takes what the compiler refuses: a name that stands for two shapes, or a global that it does not know.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+import triton
+from plain_walk import Walk, made_up
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from reverie.components.representation_learners import rssm_fused
+from reverie.components.representation_learners.rssm_by_hand import weights_in
+from reverie.components.representation_learners.rssm_tape import Arriving
+
+KINDS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", float: "fp32", int: "i32"}
+compiled: dict[str, dict[str, int]] = {}
+
+
+def run(self: Any, kernel: Any, tiles: int, *arguments: Any, **flags: bool) -> None:
+    """In place of a launch."""
+    name = f"{kernel.__name__} {sorted(flags.items())} {dtype}"
+    if name in compiled:
+        return
+    sizes = {**flags, **self.names}
+    options = {key: sizes.pop(key) for key in ("num_warps", "num_stages")}
+    signature: dict[str, str] = {}
+    aligned = {}
+    for place, value in enumerate((*arguments, self.batch)):
+        signature[kernel.arg_names[place]] = KINDS[value.dtype if isinstance(value, Tensor) else type(value)]
+        if isinstance(value, Tensor) or value == self.batch:
+            aligned[(place,)] = [["tt.divisibility", 16]]
+    source = ASTSource(kernel, signature | dict.fromkeys(sizes, "constexpr"), sizes, aligned)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    text = made.asm["ptx"]
+    compiled[name] = {"shared_bytes": made.metadata.shared, "mma": text.count("mma.sync"), "tiles": tiles}
+
+
+setattr(rssm_fused._Sizes, "run", run)  # noqa: B010
+walk = Walk(length=2, size=16, blocks=8, deter=512, hidden=64, stoch=32, classes=4)
+for dtype in (torch.float32, torch.bfloat16):
+    inputs, weights = made_up(walk, torch.float32)
+    with torch.no_grad():
+        inputs = inputs._replace(action=inputs.action.to(dtype), tokens=inputs.tokens.to(dtype))
+        weights = weights_in(dtype, weights)
+        steps = rssm_fused.FusedSteps()
+        tape = steps.forward(inputs, weights, walk.latents)
+        steps.forward(inputs._replace(noise=None), weights, walk.latents)
+        arriving = Arriving(torch.zeros_like(tape.deter[1:]), torch.zeros(2, 16, 128), torch.zeros_like(tape.logits))
+        steps.backward(inputs, weights, walk.latents, tape, arriving)
+print(json.dumps(compiled))

@@ -1,0 +1,70 @@
+"""Kernels of DreamerV3's walk compute what torch's operations compute, and can be compiled for the GPU they are for."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="there is no Triton for this system")
+
+HERE = Path(__file__).parent
+EXACT = (
+    "small",
+    "one step",
+    "one block",
+    "nothing is a multiple of a tile",
+    "many classes",
+    "one class",
+    "most likely classes",
+    "sums in one piece",
+)
+
+
+def said(script: str, **environment: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(HERE / script)],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, dict[str, float]]:
+    return said("kernels_by_interpreter.py", TRITON_INTERPRET="1")
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_results_and_gradients_are_those_of_torch(found: dict[str, dict[str, float]], name: str) -> None:
+    assert len(found[name]) == 20
+    assert {key: value for key, value in found[name].items() if not value < 1e-5} == {}
+
+
+def test_narrow_types_are_rounded_at_nearly_the_same_places(found: dict[str, dict[str, float]]) -> None:
+    assert found["in float16"]["stoch"] == 0
+    assert 1e-5 < max(found["in float16"].values()) < 0.005
+
+
+def test_gates_that_are_split_across_blocks_are_noticed(found: dict[str, dict[str, float]]) -> None:
+    assert max(found["beside gates split across blocks"].values()) > 0.1
+    assert max(found["beside the same with one block"].values()) < 1e-5
+
+
+@pytest.mark.long
+def test_they_can_be_compiled_for_a_hopper_gpu(tmp_path: Path) -> None:
+    compiled = said("kernels_compiled.py", TRITON_CACHE_DIR=str(tmp_path))
+    assert len(compiled) == 2 * 12
+    # A program must fit: 227 KB of shared memory; and in bfloat16 its products are the matrix units'.
+    assert max(one["shared_bytes"] for one in compiled.values()) < 227 * 1024
+    assert min(one["mma"] for name, one in compiled.items() if "bfloat16" in name) > 0
