@@ -162,8 +162,6 @@ def _run(config: DictConfig, path: Path | None, *, allow: Allow) -> int:
 def _run_with(parts: Parts, config: DictConfig, path: Path | None, *, experiment: ExperimentConfig) -> int:
     check_phases(phases_of(config), parts)
     display = make_display()
-    for remark in parts.remarks:
-        display.say(remark)
     fork = None
     if path is None or not RunFolder(path).is_run:
         if path is not None:
@@ -182,6 +180,8 @@ def _run_with(parts: Parts, config: DictConfig, path: Path | None, *, experiment
             folder.set_status("running")
         else:
             folder.create(config_text=config_text(config), spaces=parts.train_env.spaces)
+        for remark in parts.remarks:
+            display.say(remark)
         orchestrator = assemble_orchestrator(config, parts, folder=folder.path, display=display)
         try:
             _restore(orchestrator, config, folder, fork, display)

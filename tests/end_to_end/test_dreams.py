@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from killer import Kill, Killer
 from PIL import Image, ImageSequence
 from same_run import differences, last_buffers, metric_lines
@@ -71,7 +72,9 @@ def test_the_video_shows_stored_pictures_and_marks_what_was_seen(image_run: Path
     pictures, durations = frames(image_run / "videos" / f"{EVALUATIONS[-1]}-open_loop-image.gif")
     assert durations == [FRAME_MILLISECONDS] * LENGTH
     assert pictures.shape[1:3] == (3 * (SIZE + 2 * BORDER) * 2, COLUMNS * (SIZE + 2 * BORDER) * 2)
-    stored = last_buffers(image_run)[1]["evaluation"]._rows["obs/image"].numpy().astype(int)
+    buffer = last_buffers(image_run)[1]["evaluation"]
+    age = torch.arange(len(buffer) // 2 - 1, -1, -1).expand(2, -1)  # two environments
+    stored = buffer.aged(torch.arange(2), age).obs["image"].numpy().astype(int)
     streams = set()
     for column in range(COLUMNS):
         truth = tile(pictures, 0, column)[:, BORDER:-BORDER, BORDER:-BORDER]

@@ -29,7 +29,7 @@ PHASE = "training.phases.0"
         ("buffer.replay.capacity=20", "will never hold 8 windows of 16 rows"),
         (
             "buffer.replay.capacity=10_000_000_000_000 training.total_timesteps=10_000_000_000_000",
-            "replay will not fit: `buffer.replay` with a capacity of 10,000,000,000,000 rows of 49 bytes needs 4",
+            "replay will not fit: `buffer.replay` with a capacity of 10,000,000,000,000 rows of 49 bytes needs 9",
         ),
         ("buffer.device=gpu", "`buffer.replay.device` must be one of auto, host, disk on this machine, got gpu"),
         ("buffer.device=cuda", "must be one of auto, host, disk"),

@@ -350,7 +350,7 @@ def test_new_latents_come_back_for_the_trained_rows_and_the_next_window_starts_f
     assert written is not None
     assert written["deter"].shape == (2, 6, 8)
     buffer.write_back(sampled.index, written)
-    again = buffer._window(sampled.index)
+    again = buffer.rows_at(sampled.index)
     assert torch.equal(again.stored["deter"][:, 0], sampled.stored["deter"][:, 0]), "the context row stays as it was"
     assert torch.equal(again.stored["deter"][:, 1:], written["deter"])
     assert differs(again.stored["deter"][:, 1:].float(), sampled.stored["deter"][:, 1:].float())

@@ -5,6 +5,7 @@ The machine knows buffers by their public interface alone, so that every home of
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 import shutil
@@ -389,7 +390,7 @@ class ForgetsWriteBacks(WorldModelSequenceBuffer):
             return super().get_state()
         before = {name: self._batch.stored[name][:, -value.shape[1] :] for name, value in self._written.items()}
         super().write_back(self._batch.index, before)
-        state = super().get_state()
+        state = copy.deepcopy(super().get_state())
         super().write_back(self._batch.index, self._written)
         return state
 

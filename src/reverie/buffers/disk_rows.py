@@ -58,8 +58,9 @@ class DiskRows:
         self._open.put(row, fields)
         stop = row + 1
         if stop % self._chunk_length == 0:
-            index, first = row // self._chunk_length, stop - self._chunk_length
-            self.adopt(index, self._write(index, self._open.span(first, stop)))
+            index = row // self._chunk_length
+            # Not a copy: freed blocks of this size, with small ones between them, would never go back to the system.
+            self.adopt(index, self._write(index, self._open.held(self._chunk_length)))
             oldest = (stop - self._stream_length) // self._chunk_length
             self._chunks = {index: chunk for index, chunk in self._chunks.items() if index >= oldest}
 
