@@ -22,6 +22,8 @@ WITNESS = """
 import os
 import time
 from pathlib import Path
+
+from reverie.buffers.host_rows import HostRows
 import gymnasium
 import numpy as np
 
@@ -98,7 +100,9 @@ def _kill_simulators(parent: subprocess.Popen[str], folder: Path, kills: int) ->
 
 def _check_rows(run: Path, *, deaths: int) -> None:
     _, buffers = last_buffers(run)
-    rows = {name: value.numpy() for name, value in buffers["replay"]._rows.items()}
+    replay = buffers["replay"]
+    assert isinstance(replay._rows, HostRows)
+    rows = {name: value.numpy() for name, value in replay._rows.held(replay.stream_length).items()}
     count = buffers["replay"]._count
     truncated = 0
     for stream in range(NUM_ENVS):
