@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from same_run import last_buffers
 
+from reverie.buffers.host_rows import HostRows
+
 NUM_ENVS = 3
 
 # Each observation says which episode it belongs to and how far that has come.
@@ -22,8 +24,6 @@ WITNESS = """
 import os
 import time
 from pathlib import Path
-
-from reverie.buffers.host_rows import HostRows
 import gymnasium
 import numpy as np
 
