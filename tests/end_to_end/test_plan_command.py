@@ -164,7 +164,13 @@ def test_a_mistake_is_one_sentence(
 def test_an_interrupted_probe_leaves_nothing_behind(number: int, code: int, folder: Path, repo_root: Path) -> None:
     command = [sys.executable, "-m", "reverie", "plan", "dreamer_cartpole", *TINY, "environment.in_workers=true"]
     environment = {**os.environ, "PYTHONPATH": str(repo_root / "src"), "TMPDIR": str(folder)}
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
+        args=command,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     while not list(folder.glob(".reverie-plan-*")):
         assert process.poll() is None, "it ended before it began"
         time.sleep(0.01)
