@@ -13,6 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from reverie.buffers.base import Sampler
+from reverie.buffers.device_append import DeviceAppend
 from reverie.buffers.device_rows import DeviceRows
 from reverie.buffers.disk_rows import DiskRows, WriteChunk
 from reverie.buffers.flat_rows import batch_of, flat
@@ -66,6 +67,7 @@ class WorldModelSequenceBuffer:
         """Immutable once written, by flat name (`obs/vector`, `reward`, ...). Made when the first row comes."""
         self._stored: DeviceRows | HostRows | None = None
         """Mutable side arrays: what the policy stored, refreshed by ``write_back``."""
+        self._append: DeviceAppend | None = None
         self._place: tuple[Path, WriteChunk] | None = None
         self._count = 0
         self._position = torch.zeros((), dtype=torch.int64, device=rng.device)
@@ -96,11 +98,15 @@ class WorldModelSequenceBuffer:
                 f"this buffer keeps {sorted(stored.names) or 'nothing'} beside each row, but the acting "
                 f"controller stores {sorted(row.stored) or 'nothing'}: give the phase a buffer of its own."
             )
-        rows.put(self._count, fields)
-        stored.put(self._count, row.stored)
         self._selection.append(self._position, row.is_first.to(self._rng.device))
+        if isinstance(rows, DeviceRows) and isinstance(stored, DeviceRows):
+            self._append = self._append or DeviceAppend((rows, stored), self._position)
+            self._append(fields, row.stored)
+        else:
+            rows.put(self._count, fields)
+            stored.put(self._count, row.stored)
+            self._position += 1
         self._count += 1
-        self._position.fill_(self._count)
 
     def can_sample(self, size: int, length: int, *, crosses_episodes: bool = True) -> bool:
         if not self._has_windows(min(self._count, self.stream_length), size, length):

@@ -90,7 +90,7 @@ def gate_gradient_kernel(
     mask = row_ok[:, None] & col_ok[None, :]
     at = rows[:, None] * (G * OWN) + cols[None, :]
     own_inverse = tl.load(inverse + rows, mask=row_ok, other=0.0)
-    along = row_sums(parts, rows, batch, tl.cdiv(H, BN)) / H
+    along = row_sums(parts, rows, batch, triton.cdiv(H, BN)) / H
     to_new = tl.load(above + at, mask=mask, other=0.0) + tl.load(later + at, mask=mask, other=0.0)
     to_new = norm_gradient_product(
         to_new, slope, seen, scale, own_inverse, along, rows, batch, weight, cols, col_ok, H, H, G * OWN, 1, BK
@@ -133,9 +133,9 @@ def block_slope_kernel(
 ) -> None:
     """From the gates to the blocks in front of them."""
     tile = tl.program_id(1)
-    group = tile // tl.cdiv(OWN, BN)
+    group = tile // triton.cdiv(OWN, BN)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
-    cols = tile % tl.cdiv(OWN, BN) * BN + tl.arange(0, BN)
+    cols = tile % triton.cdiv(OWN, BN) * BN + tl.arange(0, BN)
     col_ok = cols < OWN
     mask = (rows[:, None] < batch) & col_ok[None, :]
     to_gates += group * (3 * OWN)
@@ -175,15 +175,15 @@ def read_slope_kernel(
     BK: constexpr,
 ) -> None:
     """From the blocks to what each read of its own part, and to what all of them read: that is a sum over blocks."""
-    count: constexpr = G * tl.cdiv(OWN, BN)
+    count: constexpr = G * triton.cdiv(OWN, BN)
     tile = tl.program_id(1)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     is_own = tile < count
-    group = tile // tl.cdiv(OWN, BN)
+    group = tile // triton.cdiv(OWN, BN)
     part = tl.maximum(tile - count, 0)
-    half = part // tl.cdiv(H, BN)
-    own_cols = tile % tl.cdiv(OWN, BN) * BN + tl.arange(0, BN)
-    shared_cols = part % tl.cdiv(H, BN) * BN + tl.arange(0, BN)
+    half = part // triton.cdiv(H, BN)
+    own_cols = tile % triton.cdiv(OWN, BN) * BN + tl.arange(0, BN)
+    shared_cols = part % triton.cdiv(H, BN) * BN + tl.arange(0, BN)
     cols = tl.where(is_own, own_cols, OWN + half * H + shared_cols)
     col_ok = tl.where(is_own, own_cols < OWN, shared_cols < H)
     first, last = tl.where(is_own, group, 0) * OWN, tl.where(is_own, group + 1, G) * OWN
@@ -245,7 +245,7 @@ def carry_gradient_kernel(
     ``above`` and what follows it belong to the step before, and are not touched without one.
     """
     tile = tl.program_id(1)
-    count: constexpr = tl.cdiv(G * OWN, BN)
+    count: constexpr = triton.cdiv(G * OWN, BN)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     row_ok = rows < batch
     kept = tl.load(keep + rows, mask=row_ok, other=0.0)[:, None]
@@ -255,7 +255,7 @@ def carry_gradient_kernel(
         mask = row_ok[:, None] & col_ok[None, :]
         at = rows[:, None] * (G * OWN) + cols[None, :]
         own = tl.load(inverse + rows * 2, mask=row_ok, other=0.0)
-        along = row_sums(parts, rows, batch, tl.cdiv(H, BN)) / H
+        along = row_sums(parts, rows, batch, triton.cdiv(H, BN)) / H
         acc = tl.load(to_old + at, mask=mask, other=0.0)
         acc = norm_gradient_product(
             acc, slope, reads, scales, own, along, rows, batch, deter_weight, cols, col_ok, H, 2 * H, G * OWN, 1, BK
@@ -270,7 +270,7 @@ def carry_gradient_kernel(
         inside = row_ok[:, None] & lane_ok[None, :]
         place = rows[:, None] * (S * C) + lanes[None, :]
         own_two = tl.load(inverse + rows * 2 + 1, mask=row_ok, other=0.0)
-        along_two = row_sums(parts + tl.cdiv(H, BN) * batch, rows, batch, tl.cdiv(H, BN)) / H
+        along_two = row_sums(parts + triton.cdiv(H, BN) * batch, rows, batch, triton.cdiv(H, BN)) / H
         y, left, scale = reads + H, slope + H, scales + H
         found = tl.zeros((BM, V * CP), tl.float32)
         found = norm_gradient_product(

@@ -47,9 +47,9 @@ def read_kernel(
 ) -> None:
     """Two linear layers side by side: of the old ``deter`` and of the old ``stoch``."""
     tile = tl.program_id(1)
-    half = tile // tl.cdiv(H, BN)
+    half = tile // triton.cdiv(H, BN)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
-    cols = tile % tl.cdiv(H, BN) * BN + tl.arange(0, BN)
+    cols = tile % triton.cdiv(H, BN) * BN + tl.arange(0, BN)
     col_ok = cols < H
     acc = tl.zeros((BM, BN), tl.float32)
     if half == 0:
@@ -90,16 +90,16 @@ def block_kernel(
 ) -> None:
     """Every block reads its part of the old ``deter``, and what was read of all of it."""
     tile = tl.program_id(1)
-    group = tile // tl.cdiv(OWN, BN)
+    group = tile // triton.cdiv(OWN, BN)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
-    cols = tile % tl.cdiv(OWN, BN) * BN + tl.arange(0, BN)
+    cols = tile % triton.cdiv(OWN, BN) * BN + tl.arange(0, BN)
     col_ok = cols < OWN
     weight += group * ((OWN + 2 * H) * OWN)
     acc = tl.zeros((BM, BN), tl.float32)
     acc = product(acc, deter + group * OWN, rows, batch, weight, cols, col_ok, OWN, G * OWN, OWN, 1, BK)
     acc = acc * tl.load(keep + rows, mask=rows < batch, other=0.0)[:, None]
     for half in tl.static_range(2):
-        inverse = inverse_size(read_parts + half * tl.cdiv(H, BN) * batch, rows, batch, tl.cdiv(H, BN), H)
+        inverse = inverse_size(read_parts + half * triton.cdiv(H, BN) * batch, rows, batch, triton.cdiv(H, BN), H)
         y, scale, tail = reads + half * H, read_scales + half * H, weight + (OWN + half * H) * OWN
         acc = activated_product(acc, y, scale, inverse, rows, batch, tail, cols, col_ok, H, 2 * H, OWN, 1, BK)
     mask = (rows[:, None] < batch) & col_ok[None, :]
@@ -134,12 +134,12 @@ def gate_kernel(
 ) -> None:
     """Three gates for each number of a block, and the new ``deter``: as it is kept, and as products read it."""
     tile = tl.program_id(1)
-    group = tile // tl.cdiv(OWN, BN)
+    group = tile // triton.cdiv(OWN, BN)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
-    cols = tile % tl.cdiv(OWN, BN) * BN + tl.arange(0, BN)
+    cols = tile % triton.cdiv(OWN, BN) * BN + tl.arange(0, BN)
     col_ok = cols < OWN
     mask = (rows[:, None] < batch) & col_ok[None, :]
-    inverse = inverse_size(parts, rows, batch, G * tl.cdiv(OWN, BN), G * OWN)
+    inverse = inverse_size(parts, rows, batch, G * triton.cdiv(OWN, BN), G * OWN)
     weight += group * (3 * OWN * OWN)
     bias += group * (3 * OWN)
     at_gates = rows[:, None] * (3 * G * OWN) + group * (3 * OWN) + cols[None, :]
@@ -236,7 +236,7 @@ def class_kernel(
     col_ok = (variable < S) & (index % CP < C)
     mask = (rows[:, None] < batch) & col_ok[None, :]
     at = rows[:, None] * (S * C) + cols[None, :]
-    inverse = inverse_size(parts, rows, batch, tl.cdiv(H, BN), H)
+    inverse = inverse_size(parts, rows, batch, triton.cdiv(H, BN), H)
     acc = tl.zeros((BM, V * CP), tl.float32)
     acc = activated_product(acc, seen, scale, inverse, rows, batch, weight, cols, col_ok, H, H, 1, H, BK)
     acc += tl.load(bias + cols, mask=col_ok, other=0.0).to(tl.float32)[None, :]
