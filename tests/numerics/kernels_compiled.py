@@ -23,12 +23,12 @@ KINDS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", float: "fp32", int: "i
 compiled: dict[str, dict[str, int]] = {}
 
 
-def run(self: Any, kernel: Any, tiles: int, *arguments: Any, **flags: bool) -> None:
+def run(self: Any, kernel: Any, tiles: int, *arguments: Any, **flags: int) -> None:
     """In place of a launch."""
     name = f"{kernel.__name__} {sorted(flags.items())} {dtype}"
     if name in compiled:
         return
-    sizes = {**flags, **self.names}
+    sizes = {**flags, **self.known(kernel)}
     options = {key: sizes.pop(key) for key in ("num_warps", "num_stages")}
     signature: dict[str, str] = {}
     aligned = {}

@@ -1,4 +1,4 @@
-"""The kernels of one step of DreamerV3's walk on the way back: five, as on the way there, with the same sizes.
+"""The kernels of one step of DreamerV3's walk on the way back: five, with the sizes of those on the way there.
 
 ``slope`` is the gradient of what a SiLU read. The norm in front of it is left to whoever reads the slope next.
 """
@@ -10,10 +10,9 @@ import triton
 from reverie.components.representation_learners.rssm_kernel_parts import (
     class_probs,
     constexpr,
-    norm_gradient,
     norm_gradient_product,
     product,
-    row_sums,
+    row_parts,
     store_slope,
     tanh,
     tensor,
@@ -31,29 +30,28 @@ def seen_slope_kernel(
     slope: tensor,
     parts: tensor,
     batch: tensor,
-    G: constexpr,
-    OWN: constexpr,
     H: constexpr,
     S: constexpr,
     C: constexpr,
-    V: constexpr,
-    CP: constexpr,
     BM: constexpr,
-    BN: constexpr,
+    BH: constexpr,
     BK: constexpr,
+    P: constexpr,
 ) -> None:
     """From the logits to the posterior's first layer."""
     tile = tl.program_id(1)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
-    cols = tile * BN + tl.arange(0, BN)
+    cols = tile * BH + tl.arange(0, BH)
     col_ok = cols < H
     mask = (rows[:, None] < batch) & col_ok[None, :]
-    acc = tl.zeros((BM, BN), tl.float32)
-    acc = product(acc, to_logits, rows, batch, weight, cols, col_ok, S * C, S * C, H, 1, BK)
+    at = rows[:, None] * H + cols[None, :]
     own_inverse = tl.load(inverse + rows, mask=rows < batch, other=0.0)
     own_scale = tl.load(scale + cols, mask=col_ok, other=0.0)
-    at = rows[:, None] * H + cols[None, :]
-    store_slope(slope, seen, at, own_scale, own_inverse, acc, mask, parts + tile * batch, rows, batch)
+    y = tl.load(seen + at, mask=mask, other=0.0)
+    acc = tl.zeros((P, BM, BH), tl.float32)
+    acc = product(acc, to_logits, rows, batch, weight, cols, col_ok, 0, S * C, S * C, S * C, H, 1, BK, P)
+    left = parts + tile * batch
+    store_slope(slope, at, y, own_scale, own_inverse, tl.sum(acc, 0), mask, left, rows, batch)
 
 
 @triton.jit
@@ -75,13 +73,11 @@ def gate_gradient_kernel(
     G: constexpr,
     OWN: constexpr,
     H: constexpr,
-    S: constexpr,
-    C: constexpr,
-    V: constexpr,
-    CP: constexpr,
     BM: constexpr,
     BN: constexpr,
+    BH: constexpr,
     BK: constexpr,
+    P: constexpr,
 ) -> None:
     """To the new ``deter``, from the posterior, from whoever used it and from the later step; then to the gates."""
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -89,18 +85,22 @@ def gate_gradient_kernel(
     row_ok, col_ok = rows < batch, cols < G * OWN
     mask = row_ok[:, None] & col_ok[None, :]
     at = rows[:, None] * (G * OWN) + cols[None, :]
-    own_inverse = tl.load(inverse + rows, mask=row_ok, other=0.0)
-    along = row_sums(parts, rows, batch, triton.cdiv(H, BN)) / H
-    to_new = tl.load(above + at, mask=mask, other=0.0) + tl.load(later + at, mask=mask, other=0.0)
-    to_new = norm_gradient_product(
-        to_new, slope, seen, scale, own_inverse, along, rows, batch, weight, cols, col_ok, H, H, G * OWN, 1, BK
-    )
     # Each block has its own three gates.
     at_gates = rows[:, None] * (3 * G * OWN) + (cols // OWN * (3 * OWN) + cols % OWN)[None, :]
-    reset = tl.sigmoid(tl.load(gates + at_gates, mask=mask, other=0.0).to(tl.float32))
+    left = row_parts(parts, rows, batch, triton.cdiv(H, BH))
+    own_inverse = tl.load(inverse + rows, mask=row_ok, other=0.0)
+    to_new = tl.load(above + at, mask=mask, other=0.0) + tl.load(later + at, mask=mask, other=0.0)
+    reset = tl.load(gates + at_gates, mask=mask, other=0.0)
     candidate = tl.load(gates + at_gates + OWN, mask=mask, other=0.0).to(tl.float32)
-    update = tl.sigmoid(tl.load(gates + at_gates + 2 * OWN, mask=mask, other=0.0).to(tl.float32) - 1)
+    update = tl.load(gates + at_gates + 2 * OWN, mask=mask, other=0.0)
     before = tl.load(old + at, mask=mask, other=0.0) * tl.load(keep + rows, mask=row_ok, other=0.0)[:, None]
+    along = tl.sum(left, 1) / H
+    acc = tl.zeros((P, BM, BN), tl.float32)
+    acc = norm_gradient_product(
+        acc, slope, seen, scale, own_inverse, along, rows, batch, weight, cols, col_ok, H, H, G * OWN, 1, BK, P
+    )
+    to_new += tl.sum(acc, 0)
+    reset, update = tl.sigmoid(reset.to(tl.float32)), tl.sigmoid(update.to(tl.float32) - 1)
     value = tanh(reset * candidate)
     inside = to_new * update * (1 - value * value)
     kind = to_gates.dtype.element_ty
@@ -122,14 +122,10 @@ def block_slope_kernel(
     batch: tensor,
     G: constexpr,
     OWN: constexpr,
-    H: constexpr,
-    S: constexpr,
-    C: constexpr,
-    V: constexpr,
-    CP: constexpr,
     BM: constexpr,
     BN: constexpr,
     BK: constexpr,
+    P: constexpr,
 ) -> None:
     """From the gates to the blocks in front of them."""
     tile = tl.program_id(1)
@@ -140,12 +136,16 @@ def block_slope_kernel(
     mask = (rows[:, None] < batch) & col_ok[None, :]
     to_gates += group * (3 * OWN)
     weight += group * (3 * OWN * OWN)
-    acc = tl.zeros((BM, BN), tl.float32)
-    acc = product(acc, to_gates, rows, batch, weight, cols, col_ok, 3 * OWN, 3 * G * OWN, 1, 3 * OWN, BK)
+    at = rows[:, None] * (G * OWN) + group * OWN + cols[None, :]
     own_inverse = tl.load(inverse + rows, mask=rows < batch, other=0.0)
     own_scale = tl.load(scale + group * OWN + cols, mask=col_ok, other=0.0)
-    at = rows[:, None] * (G * OWN) + group * OWN + cols[None, :]
-    store_slope(slope, blocks, at, own_scale, own_inverse, acc, mask, parts + tile * batch, rows, batch)
+    y = tl.load(blocks + at, mask=mask, other=0.0)
+    acc = tl.zeros((P, BM, BN), tl.float32)
+    acc = product(
+        acc, to_gates, rows, batch, weight, cols, col_ok, 0, 3 * OWN, 3 * OWN, 3 * G * OWN, 1, 3 * OWN, BK, P
+    )
+    left = parts + tile * batch
+    store_slope(slope, at, y, own_scale, own_inverse, tl.sum(acc, 0), mask, left, rows, batch)
 
 
 @triton.jit
@@ -157,56 +157,42 @@ def read_slope_kernel(
     parts: tensor,
     weight: tensor,
     to_old: tensor,
-    reads: tensor,
-    read_inverse: tensor,
-    read_scales: tensor,
-    read_slope: tensor,
-    read_parts: tensor,
+    pieces: tensor,
     batch: tensor,
     G: constexpr,
     OWN: constexpr,
     H: constexpr,
-    S: constexpr,
-    C: constexpr,
-    V: constexpr,
-    CP: constexpr,
     BM: constexpr,
     BN: constexpr,
     BK: constexpr,
+    P: constexpr,
 ) -> None:
-    """From the blocks to what each read of its own part, and to what all of them read: that is a sum over blocks."""
-    count: constexpr = G * triton.cdiv(OWN, BN)
-    tile = tl.program_id(1)
+    """From each block to what it read: to its own part, and a piece of the sum for what all blocks read."""
+    own_tiles: constexpr = triton.cdiv(OWN, BN)
+    tiles: constexpr = own_tiles + triton.cdiv(2 * H, BN)
+    tile, group = tl.program_id(1) % tiles, tl.program_id(1) // tiles
+    is_own = tile < own_tiles
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
-    is_own = tile < count
-    group = tile // triton.cdiv(OWN, BN)
-    part = tl.maximum(tile - count, 0)
-    half = part // triton.cdiv(H, BN)
-    own_cols = tile % triton.cdiv(OWN, BN) * BN + tl.arange(0, BN)
-    shared_cols = part % triton.cdiv(H, BN) * BN + tl.arange(0, BN)
-    cols = tl.where(is_own, own_cols, OWN + half * H + shared_cols)
-    col_ok = tl.where(is_own, own_cols < OWN, shared_cols < H)
-    first, last = tl.where(is_own, group, 0) * OWN, tl.where(is_own, group + 1, G) * OWN
-    mask = (rows[:, None] < batch) & col_ok[None, :]
-    own_inverse = tl.load(inverse + rows, mask=rows < batch, other=0.0)
-    along = row_sums(parts, rows, batch, count) / (G * OWN)
-    acc = tl.zeros((BM, BN), tl.float32)
-    for start in range(first, last, BK):  # one loop over all blocks: loads of the next overlap with this one's product
-        k = start + tl.arange(0, BK)
-        k_ok = k < last
-        x = norm_gradient(slope, blocks, scale, own_inverse, along, rows, batch, k, k_ok, G * OWN)
-        at = (k // OWN * ((OWN + 2 * H) * OWN) + k % OWN)[:, None] + cols[None, :] * OWN
-        tail = tl.load(weight + at, mask=k_ok[:, None] & col_ok[None, :], other=0.0)
-        acc = tl.dot(x, tail, acc, input_precision="ieee")
+    cols = tl.where(is_own, tile, tile - own_tiles) * BN + tl.arange(0, BN)
+    row_ok, col_ok = rows < batch, cols < tl.where(is_own, OWN, 2 * H)
+    mask = row_ok[:, None] & col_ok[None, :]
+    at_own = rows[:, None] * (G * OWN) + group * OWN + cols[None, :]
+    left = row_parts(parts, rows, batch, G * own_tiles)
+    own_inverse = tl.load(inverse + rows, mask=row_ok, other=0.0)
+    inside = row_ok[:, None] & (cols < tl.where(is_own, OWN, 0))[None, :]
+    before = tl.load(to_old + at_own, mask=inside, other=0.0)
+    along = tl.sum(left, 1) / (G * OWN)
+    slope, blocks, scale = slope + group * OWN, blocks + group * OWN, scale + group * OWN
+    weight += (group * (OWN + 2 * H) + tl.where(is_own, 0, OWN)) * OWN
+    acc = tl.zeros((P, BM, BN), tl.float32)
+    acc = norm_gradient_product(
+        acc, slope, blocks, scale, own_inverse, along, rows, batch, weight, cols, col_ok, OWN, G * OWN, 1, OWN, BK, P
+    )
+    total = tl.sum(acc, 0)
     if is_own:
-        place = to_old + rows[:, None] * (G * OWN) + group * OWN + own_cols[None, :]
-        tl.store(place, tl.load(place, mask=mask, other=0.0) + acc, mask=mask)
+        tl.store(to_old + at_own, before + total, mask=mask)
     else:
-        half_inverse = tl.load(read_inverse + rows * 2 + half, mask=rows < batch, other=0.0)
-        half_scale = tl.load(read_scales + half * H + shared_cols, mask=col_ok, other=0.0)
-        at_read = rows[:, None] * (2 * H) + half * H + shared_cols[None, :]
-        left = read_parts + part * batch
-        store_slope(read_slope, reads, at_read, half_scale, half_inverse, acc, mask, left, rows, batch)
+        tl.store(pieces + (group * batch + rows[:, None]) * (2 * H) + cols[None, :], total, mask=mask)
 
 
 @triton.jit
@@ -238,7 +224,9 @@ def carry_gradient_kernel(
     CP: constexpr,
     BM: constexpr,
     BN: constexpr,
+    BH: constexpr,
     BK: constexpr,
+    P: constexpr,
 ) -> None:
     """To the carry; and, where a step was before it, on to the logits of that step.
 
@@ -254,13 +242,15 @@ def carry_gradient_kernel(
         col_ok = cols < G * OWN
         mask = row_ok[:, None] & col_ok[None, :]
         at = rows[:, None] * (G * OWN) + cols[None, :]
+        left = row_parts(parts, rows, batch, triton.cdiv(H, BH))
         own = tl.load(inverse + rows * 2, mask=row_ok, other=0.0)
-        along = row_sums(parts, rows, batch, triton.cdiv(H, BN)) / H
-        acc = tl.load(to_old + at, mask=mask, other=0.0)
+        before = tl.load(to_old + at, mask=mask, other=0.0)
+        along = tl.sum(left, 1) / H
+        acc = tl.zeros((P, BM, BN), tl.float32)
         acc = norm_gradient_product(
-            acc, slope, reads, scales, own, along, rows, batch, deter_weight, cols, col_ok, H, 2 * H, G * OWN, 1, BK
+            acc, slope, reads, scales, own, along, rows, batch, deter_weight, cols, col_ok, H, 2 * H, G * OWN, 1, BK, P
         )
-        tl.store(to_deter + at, acc * kept, mask=mask)
+        tl.store(to_deter + at, (before + tl.sum(acc, 0)) * kept, mask=mask)
     else:
         # Names of its own: both branches must agree on the shapes of those that they share.
         index = tl.arange(0, V * CP)
@@ -269,20 +259,22 @@ def carry_gradient_kernel(
         lane_ok = (variable < S) & (index % CP < C)
         inside = row_ok[:, None] & lane_ok[None, :]
         place = rows[:, None] * (S * C) + lanes[None, :]
+        left_two = row_parts(parts + triton.cdiv(H, BH) * batch, rows, batch, triton.cdiv(H, BH))
         own_two = tl.load(inverse + rows * 2 + 1, mask=row_ok, other=0.0)
-        along_two = row_sums(parts + triton.cdiv(H, BN) * batch, rows, batch, triton.cdiv(H, BN)) / H
-        y, left, scale = reads + H, slope + H, scales + H
-        found = tl.zeros((BM, V * CP), tl.float32)
-        found = norm_gradient_product(
-            found, left, y, scale, own_two, along_two, rows, batch, stoch_weight, lanes, lane_ok, H, 2 * H, S * C, 1, BK
-        )
-        found *= kept
         if HAS_PAST:
-            found += tl.load(above + place, mask=inside, other=0.0)
-            probs = class_probs(tl.load(logits + place, mask=inside, other=0.0).to(tl.float32), C, V, CP)
-            to_probs = tl.reshape(found, (BM, V, CP)) * (1 - mix)
+            used = tl.load(above + place, mask=inside, other=0.0)
+            past = tl.load(logits + place, mask=inside, other=0.0).to(tl.float32)
+            added = tl.load(logits_above + place, mask=inside, other=0.0).to(tl.float32)
+        y, own_slope, scale, along_two = reads + H, slope + H, scales + H, tl.sum(left_two, 1) / H
+        sums, weight = tl.zeros((P, BM, V * CP), tl.float32), stoch_weight
+        sums = norm_gradient_product(
+            sums, own_slope, y, scale, own_two, along_two, rows, batch, weight, lanes, lane_ok, H, 2 * H, S * C, 1, BK, P
+        )
+        found = tl.sum(sums, 0) * kept
+        if HAS_PAST:
+            probs = class_probs(past, C, V, CP)
+            to_probs = tl.reshape(found + used, (BM, V, CP)) * (1 - mix)
             total = tl.reshape(probs * (to_probs - tl.sum(probs * to_probs, 2, keep_dims=True)), (BM, V * CP))
-            total += tl.load(logits_above + place, mask=inside, other=0.0).to(tl.float32)
-            tl.store(to_logits + place, total.to(to_logits.dtype.element_ty), mask=inside)
+            tl.store(to_logits + place, (total + added).to(to_logits.dtype.element_ty), mask=inside)
         else:
             tl.store(to_stoch + place, found, mask=inside)

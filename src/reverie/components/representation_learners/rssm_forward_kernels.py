@@ -1,7 +1,11 @@
 """The kernels of one step of DreamerV3's walk: five, each a product with all that surrounds it.
 
 Sizes are those of ``rssm_tape.Weights``: ``G`` blocks of ``OWN``, ``H`` hidden, ``S`` variables of ``C`` classes. A
-program that draws classes owns ``V`` variables in columns of ``CP``, the next power of two.
+program owns ``BN`` columns of a result as wide as ``deter``, ``BH`` of one as wide as a hidden layer, and one that
+draws classes ``V`` variables in columns of ``CP``, the next power of two. Hidden layers have too few columns to keep a
+device busy: where what they read is long, a program sums a piece of ``T`` terms, and ``whole_kernel`` adds up.
+
+What a program needs beside its product is asked for in front of it, so that it arrives while the product is made.
 """
 
 from __future__ import annotations
@@ -10,15 +14,17 @@ import triton
 
 from reverie.components.representation_learners.rssm_kernel_parts import (
     activated,
-    activated_product,
     class_probs,
     constexpr,
     inverse_size,
     product,
+    row_parts,
     store_with_squares,
     tanh,
     tensor,
+    terms,
     tl,
+    weight_tile,
 )
 
 
@@ -33,36 +39,47 @@ def read_kernel(
     stoch_bias: tensor,
     reads: tensor,
     parts: tensor,
+    pieces: tensor,
     batch: tensor,
     G: constexpr,
     OWN: constexpr,
     H: constexpr,
     S: constexpr,
     C: constexpr,
-    V: constexpr,
-    CP: constexpr,
     BM: constexpr,
-    BN: constexpr,
+    BH: constexpr,
     BK: constexpr,
+    P: constexpr,
+    T: constexpr,
 ) -> None:
-    """Two linear layers side by side: of the old ``deter`` and of the old ``stoch``."""
-    tile = tl.program_id(1)
-    half = tile // triton.cdiv(H, BN)
+    """Two linear layers side by side: of the old ``deter``, perhaps in pieces, and of the old ``stoch``."""
+    tiles: constexpr = triton.cdiv(H, BH)
+    count: constexpr = triton.cdiv(G * OWN, T)
+    tile, piece = tl.program_id(1) % tiles, tl.program_id(1) // tiles
+    half = piece // count
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
-    cols = tile % triton.cdiv(H, BN) * BN + tl.arange(0, BN)
+    cols = tile * BH + tl.arange(0, BH)
     col_ok = cols < H
-    acc = tl.zeros((BM, BN), tl.float32)
-    if half == 0:
-        acc = product(acc, deter, rows, batch, deter_weight, cols, col_ok, G * OWN, G * OWN, 1, G * OWN, BK)
-        bias = tl.load(deter_bias + cols, mask=col_ok, other=0.0)
-    else:
-        acc = product(acc, stoch, rows, batch, stoch_weight, cols, col_ok, S * C, S * C, 1, S * C, BK)
-        bias = tl.load(stoch_bias + cols, mask=col_ok, other=0.0)
-    # A row of zeros times the weights is zero, so that keeping can wait until after the product.
-    acc = acc * tl.load(keep + rows, mask=rows < batch, other=0.0)[:, None] + bias.to(tl.float32)[None, :]
     mask = (rows[:, None] < batch) & col_ok[None, :]
-    at = rows[:, None] * (2 * H) + half * H + cols[None, :]
-    store_with_squares(reads, at, acc, mask, parts + tile * batch, rows, batch)
+    kept = tl.load(keep + rows, mask=rows < batch, other=0.0)[:, None]
+    acc = tl.zeros((P, BM, BH), tl.float32)
+    if half == 0:
+        bias = tl.load(deter_bias + cols, mask=col_ok, other=0.0)
+        first = piece * T
+        acc = product(
+            acc, deter, rows, batch, deter_weight, cols, col_ok, first, T, G * OWN, G * OWN, 1, G * OWN, BK, P
+        )
+    else:
+        bias = tl.load(stoch_bias + cols, mask=col_ok, other=0.0)
+        acc = product(acc, stoch, rows, batch, stoch_weight, cols, col_ok, 0, S * C, S * C, S * C, 1, S * C, BK, P)
+    # A row of zeros times the weights is zero, so that keeping can wait until after the product.
+    total = tl.sum(acc, 0) * kept
+    if (half == 0) & (count > 1):
+        tl.store(pieces + (piece * batch + rows[:, None]) * H + cols[None, :], total, mask=mask)
+    else:
+        at = rows[:, None] * (2 * H) + half * H + cols[None, :]
+        left = parts + (half * tiles + tile) * batch
+        store_with_squares(reads, at, total + bias.to(tl.float32)[None, :], mask, left, rows, batch)
 
 
 @triton.jit
@@ -80,32 +97,36 @@ def block_kernel(
     G: constexpr,
     OWN: constexpr,
     H: constexpr,
-    S: constexpr,
-    C: constexpr,
-    V: constexpr,
-    CP: constexpr,
     BM: constexpr,
     BN: constexpr,
+    BH: constexpr,
     BK: constexpr,
+    P: constexpr,
 ) -> None:
     """Every block reads its part of the old ``deter``, and what was read of all of it."""
     tile = tl.program_id(1)
     group = tile // triton.cdiv(OWN, BN)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     cols = tile % triton.cdiv(OWN, BN) * BN + tl.arange(0, BN)
-    col_ok = cols < OWN
-    weight += group * ((OWN + 2 * H) * OWN)
-    acc = tl.zeros((BM, BN), tl.float32)
-    acc = product(acc, deter + group * OWN, rows, batch, weight, cols, col_ok, OWN, G * OWN, OWN, 1, BK)
-    acc = acc * tl.load(keep + rows, mask=rows < batch, other=0.0)[:, None]
-    for half in tl.static_range(2):
-        inverse = inverse_size(read_parts + half * triton.cdiv(H, BN) * batch, rows, batch, triton.cdiv(H, BN), H)
-        y, scale, tail = reads + half * H, read_scales + half * H, weight + (OWN + half * H) * OWN
-        acc = activated_product(acc, y, scale, inverse, rows, batch, tail, cols, col_ok, H, 2 * H, OWN, 1, BK)
-    mask = (rows[:, None] < batch) & col_ok[None, :]
+    row_ok, col_ok = rows < batch, cols < OWN
+    mask = row_ok[:, None] & col_ok[None, :]
     at = rows[:, None] * (G * OWN) + group * OWN + cols[None, :]
-    acc += tl.load(action + at, mask=mask, other=0.0).to(tl.float32)
-    store_with_squares(blocks, at, acc, mask, parts + tile * batch, rows, batch)
+    count: constexpr = triton.cdiv(H, BH)
+    one, two = row_parts(read_parts, rows, batch, count), row_parts(read_parts + count * batch, rows, batch, count)
+    added = tl.load(action + at, mask=mask, other=0.0).to(tl.float32)
+    kept = tl.load(keep + rows, mask=row_ok, other=0.0)
+    weight += group * ((OWN + 2 * H) * OWN)
+    acc = tl.zeros((P, BM, BN), tl.float32)
+    acc = product(acc, deter + group * OWN, rows, batch, weight, cols, col_ok, 0, OWN, OWN, G * OWN, OWN, 1, BK, P)
+    acc *= kept[None, :, None]
+    one, two = inverse_size(one, H)[None, :, None], inverse_size(two, H)[None, :, None]
+    weight += OWN * OWN
+    for start in range(0, 2 * H, BK):
+        k = terms(start, BK, P)
+        inverse = tl.where(k[:, None, :] < H, one, two)
+        x = activated(reads, read_scales, inverse, rows, batch, k, 2 * H, 2 * H)
+        acc = tl.dot(x, weight_tile(weight, k, cols, col_ok, 2 * H, OWN, 1), acc, input_precision="ieee")
+    store_with_squares(blocks, at, tl.sum(acc, 0) + added, mask, parts + tile * batch, rows, batch)
 
 
 @triton.jit
@@ -123,52 +144,52 @@ def gate_kernel(
     batch: tensor,
     G: constexpr,
     OWN: constexpr,
-    H: constexpr,
-    S: constexpr,
-    C: constexpr,
-    V: constexpr,
-    CP: constexpr,
     BM: constexpr,
     BN: constexpr,
     BK: constexpr,
+    P: constexpr,
 ) -> None:
     """Three gates for each number of a block, and the new ``deter``: as it is kept, and as products read it."""
     tile = tl.program_id(1)
     group = tile // triton.cdiv(OWN, BN)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     cols = tile % triton.cdiv(OWN, BN) * BN + tl.arange(0, BN)
-    col_ok = cols < OWN
-    mask = (rows[:, None] < batch) & col_ok[None, :]
-    inverse = inverse_size(parts, rows, batch, G * triton.cdiv(OWN, BN), G * OWN)
+    row_ok, col_ok = rows < batch, cols < OWN
+    mask = row_ok[:, None] & col_ok[None, :]
     weight += group * (3 * OWN * OWN)
-    bias += group * (3 * OWN)
+    bias += group * (3 * OWN) + cols
+    at = rows[:, None] * (G * OWN) + group * OWN + cols[None, :]
     at_gates = rows[:, None] * (3 * G * OWN) + group * (3 * OWN) + cols[None, :]
+    left = row_parts(parts, rows, batch, G * triton.cdiv(OWN, BN))
+    reset_bias = tl.load(bias, mask=col_ok, other=0.0)
+    candidate_bias = tl.load(bias + OWN, mask=col_ok, other=0.0)
+    update_bias = tl.load(bias + 2 * OWN, mask=col_ok, other=0.0)
+    before = tl.load(old + at, mask=mask, other=0.0) * tl.load(keep + rows, mask=row_ok, other=0.0)[:, None]
+    inverse = inverse_size(left, G * OWN)[None, :, None]
     y, scale = blocks + group * OWN, scale + group * OWN
-    reset = tl.zeros((BM, BN), tl.float32)
+    reset = tl.zeros((P, BM, BN), tl.float32)
     candidate, update = reset, reset
     for start in range(0, OWN, BK):
-        k = start + tl.arange(0, BK)
+        k = terms(start, BK, P)
         x = activated(y, scale, inverse, rows, batch, k, OWN, G * OWN)
-        at = weight + k[:, None] * (3 * OWN) + cols[None, :]
-        inside = (k[:, None] < OWN) & col_ok[None, :]
-        reset = tl.dot(x, tl.load(at, mask=inside, other=0.0), reset, input_precision="ieee")
-        candidate = tl.dot(x, tl.load(at + OWN, mask=inside, other=0.0), candidate, input_precision="ieee")
-        update = tl.dot(x, tl.load(at + 2 * OWN, mask=inside, other=0.0), update, input_precision="ieee")
-    reset = _kept_gate(gates + at_gates, reset, bias + cols, mask, col_ok)
-    candidate = _kept_gate(gates + at_gates + OWN, candidate, bias + OWN + cols, mask, col_ok)
-    update = tl.sigmoid(_kept_gate(gates + at_gates + 2 * OWN, update, bias + 2 * OWN + cols, mask, col_ok) - 1)
-    at = rows[:, None] * (G * OWN) + group * OWN + cols[None, :]
-    before = tl.load(old + at, mask=mask, other=0.0) * tl.load(keep + rows, mask=rows < batch, other=0.0)[:, None]
-    value = before + update * (tanh(tl.sigmoid(reset) * candidate) - before)
+        part = weight_tile(weight, k, cols, col_ok, OWN, 3 * OWN, 1)
+        reset = tl.dot(x, part, reset, input_precision="ieee")
+        part = weight_tile(weight + OWN, k, cols, col_ok, OWN, 3 * OWN, 1)
+        candidate = tl.dot(x, part, candidate, input_precision="ieee")
+        part = weight_tile(weight + 2 * OWN, k, cols, col_ok, OWN, 3 * OWN, 1)
+        update = tl.dot(x, part, update, input_precision="ieee")
+    reset_gate = tl.sigmoid(_kept_gate(gates + at_gates, reset, reset_bias, mask))
+    value = tanh(reset_gate * _kept_gate(gates + at_gates + OWN, candidate, candidate_bias, mask))
+    update_gate = tl.sigmoid(_kept_gate(gates + at_gates + 2 * OWN, update, update_bias, mask) - 1)
+    value = before + update_gate * (value - before)
     tl.store(new + at, value, mask=mask)
     tl.store(read + at, value.to(read.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def _kept_gate(at: tensor, values: tensor, bias: tensor, mask: tensor, col_ok: tensor) -> tensor:
+def _kept_gate(at: tensor, sums: tensor, bias: tensor, mask: tensor) -> tensor:
     """Rounded as it is kept."""
-    values += tl.load(bias, mask=col_ok, other=0.0).to(tl.float32)[None, :]
-    rounded = values.to(at.dtype.element_ty)
+    rounded = (tl.sum(sums, 0) + bias.to(tl.float32)[None, :]).to(at.dtype.element_ty)
     tl.store(at, rounded, mask=mask)
     return rounded.to(tl.float32)
 
@@ -180,28 +201,33 @@ def seen_kernel(
     weight: tensor,
     seen: tensor,
     parts: tensor,
+    pieces: tensor,
     batch: tensor,
     G: constexpr,
     OWN: constexpr,
     H: constexpr,
-    S: constexpr,
-    C: constexpr,
-    V: constexpr,
-    CP: constexpr,
     BM: constexpr,
-    BN: constexpr,
+    BH: constexpr,
     BK: constexpr,
+    P: constexpr,
+    T: constexpr,
 ) -> None:
-    """The first layer of the posterior."""
-    tile = tl.program_id(1)
+    """The first layer of the posterior, perhaps in pieces."""
+    tiles: constexpr = triton.cdiv(H, BH)
+    tile, piece = tl.program_id(1) % tiles, tl.program_id(1) // tiles
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
-    cols = tile * BN + tl.arange(0, BN)
+    cols = tile * BH + tl.arange(0, BH)
     col_ok = cols < H
     mask = (rows[:, None] < batch) & col_ok[None, :]
     at = rows[:, None] * H + cols[None, :]
-    acc = tl.load(tokens + at, mask=mask, other=0.0).to(tl.float32)
-    acc = product(acc, deter, rows, batch, weight, cols, col_ok, G * OWN, G * OWN, 1, G * OWN, BK)
-    store_with_squares(seen, at, acc, mask, parts + tile * batch, rows, batch)
+    added = tl.load(tokens + at, mask=mask, other=0.0).to(tl.float32)
+    acc = tl.zeros((P, BM, BH), tl.float32)
+    acc = product(acc, deter, rows, batch, weight, cols, col_ok, piece * T, T, G * OWN, G * OWN, 1, G * OWN, BK, P)
+    total = tl.sum(acc, 0)
+    if triton.cdiv(G * OWN, T) > 1:
+        tl.store(pieces + piece * batch * H + at, total, mask=mask)
+    else:
+        store_with_squares(seen, at, total + added, mask, parts + tile * batch, rows, batch)
 
 
 @triton.jit
@@ -217,16 +243,15 @@ def class_kernel(
     mix: tensor,
     batch: tensor,
     HAS_NOISE: constexpr,
-    G: constexpr,
-    OWN: constexpr,
     H: constexpr,
     S: constexpr,
     C: constexpr,
     V: constexpr,
     CP: constexpr,
     BM: constexpr,
-    BN: constexpr,
+    BH: constexpr,
     BK: constexpr,
+    P: constexpr,
 ) -> None:
     """The last layer of the posterior, and a class of each variable drawn from it."""
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -236,18 +261,22 @@ def class_kernel(
     col_ok = (variable < S) & (index % CP < C)
     mask = (rows[:, None] < batch) & col_ok[None, :]
     at = rows[:, None] * (S * C) + cols[None, :]
-    inverse = inverse_size(parts, rows, batch, triton.cdiv(H, BN), H)
-    acc = tl.zeros((BM, V * CP), tl.float32)
-    acc = activated_product(acc, seen, scale, inverse, rows, batch, weight, cols, col_ok, H, H, 1, H, BK)
-    acc += tl.load(bias + cols, mask=col_ok, other=0.0).to(tl.float32)[None, :]
-    rounded = acc.to(logits.dtype.element_ty)
+    left = row_parts(parts, rows, batch, triton.cdiv(H, BH))
+    added = tl.load(bias + cols, mask=col_ok, other=0.0).to(tl.float32)
+    own = tl.program_id(1) * V + tl.arange(0, V)
+    inside = (rows[:, None] < batch) & (own[None, :] < S) & HAS_NOISE
+    point = tl.load(noise + rows[:, None] * S + own[None, :], mask=inside, other=0.0)
+    inverse = inverse_size(left, H)[None, :, None]
+    acc = tl.zeros((P, BM, V * CP), tl.float32)
+    for start in range(0, H, BK):
+        k = terms(start, BK, P)
+        x = activated(seen, scale, inverse, rows, batch, k, H, H)
+        acc = tl.dot(x, weight_tile(weight, k, cols, col_ok, H, 1, H), acc, input_precision="ieee")
+    rounded = (tl.sum(acc, 0) + added[None, :]).to(logits.dtype.element_ty)
     tl.store(logits + at, rounded, mask=mask)
     probs = mix / C + (1 - mix) * class_probs(rounded.to(tl.float32), C, V, CP)
     lane = tl.arange(0, CP)[None, None, :]
     if HAS_NOISE:
-        own = tl.program_id(1) * V + tl.arange(0, V)
-        mask_own = (rows[:, None] < batch) & (own[None, :] < S)
-        point = tl.load(noise + rows[:, None] * S + own[None, :], mask=mask_own, other=0.0)
         passed = (tl.cumsum(probs, 2) <= point[:, :, None]) & (lane < C - 1)
         chosen = tl.sum(passed.to(tl.int32), 2)
     else:

@@ -1,11 +1,12 @@
-"""DreamerV3's walk in kernels of its own: five for a step, and five for its gradients. Written in Triton.
+"""DreamerV3's walk in kernels of its own: five for a step, five for its gradients, and some that add up long sums.
 
-All launches can be captured in a CUDA graph: shapes are known beforehand and nothing is asked of the device. All sums
-have one order, so that the same numbers come out every time.
+Written in Triton. All launches can be captured in a CUDA graph: shapes are known beforehand and nothing is asked of the
+device. All sums have one order, so that the same numbers come out every time.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,56 +30,64 @@ from reverie.components.representation_learners.rssm_forward_kernels import (
     read_kernel,
     seen_kernel,
 )
+from reverie.components.representation_learners.rssm_piece_kernels import shared_slope_kernel, whole_kernel
 from reverie.components.representation_learners.rssm_tape import Arriving, Inputs, Slopes, Tape, Weights
 
 _ROWS = 16
 """Of the batch in one program: the fewest that a matrix unit takes."""
 
 
-class FusedSteps:
-    """``columns`` of a result that one program makes, and how many terms of its sums it reads at a time."""
+_WAVE = 128
+"""Programs that keep a large device busy, nearly one for each of its multiprocessors."""
 
-    def __init__(self, *, columns: int = 16, depth: int = 128, warps: int = 4, stages: int = 3) -> None:
-        self._columns, self._depth = columns, depth
-        self._launch = {"num_warps": warps, "num_stages": stages}
+
+@dataclass(frozen=True, kw_only=True)
+class FusedSteps:
+    """How the work is cut. What is None follows from the sizes of a walk."""
+
+    columns: int | None = None
+    """In one program, of a result as wide as ``deter``. Hidden layers are narrow: half as many there, for twice the
+    depth, so that a tile of weights has as many bytes, and twice as many programs share the work."""
+    depth: int | None = None
+    """Terms of a sum that are read at a time."""
+    terms: int = 2048
+    """Of a sum over ``deter`` for a hidden layer, the most that one program takes."""
+    warps: int = 4
+    stages: int = 3
 
     def forward(self, inputs: Inputs, weights: Weights, latents: CategoricalLatents) -> Tape:
-        return _Forward(self._sizes(inputs, weights, latents), inputs, weights, latents).tape
+        return _Forward(_Sizes(self, inputs, weights, latents), inputs, weights, latents).tape
 
     def backward(
         self, inputs: Inputs, weights: Weights, latents: CategoricalLatents, tape: Tape, arriving: Arriving
     ) -> Slopes:
-        return _Backward(self._sizes(inputs, weights, latents), inputs, weights, latents, tape, arriving).slopes
-
-    def _sizes(self, inputs: Inputs, weights: Weights, latents: CategoricalLatents) -> _Sizes:
-        return _Sizes(inputs, weights, latents, columns=self._columns, depth=self._depth, launch=self._launch)
+        return _Backward(_Sizes(self, inputs, weights, latents), inputs, weights, latents, tape, arriving).slopes
 
 
 class _Sizes:
     """Of one walk: those that kernels are compiled for, and how many programs each result takes."""
 
-    def __init__(
-        self,
-        inputs: Inputs,
-        weights: Weights,
-        latents: CategoricalLatents,
-        *,
-        columns: int,
-        depth: int,
-        launch: dict[str, int],
-    ) -> None:
+    def __init__(self, cut: FusedSteps, inputs: Inputs, weights: Weights, latents: CategoricalLatents) -> None:
         self.length, self.batch = inputs.keep.shape[:2]
         self.groups, _, self.own = weights.blocks.shape
         self.hidden, self.deter = weights.seen.shape
         self.flat = latents.stoch * latents.classes
+        # Rows of weights come in lines of 128 bytes, but a tile that wide must leave enough programs.
+        columns = cut.columns or (64 if self.deter >= 64 * _WAVE else 32)
+        depth = cut.depth or 256 // weights.output.element_size()
+        self.pieces = triton.cdiv(self.deter, cut.terms)
+        terms = triton.cdiv(triton.cdiv(self.deter, self.pieces), 2 * depth) * 2 * depth
+        self.pieces = triton.cdiv(self.deter, terms)
         lanes = triton.next_power_of_2(latents.classes)
         variables = max(1, 16 // lanes)
         self.row_tiles = triton.cdiv(self.batch, _ROWS)
-        self.hidden_tiles = triton.cdiv(self.hidden, columns)
+        self.hidden_tiles = triton.cdiv(self.hidden, columns // 2)
         self.block_tiles = self.groups * triton.cdiv(self.own, columns)
         self.deter_tiles = triton.cdiv(self.deter, columns)
+        self.shared_tiles = self.groups * triton.cdiv(2 * self.hidden, columns)
         self.class_tiles = triton.cdiv(latents.stoch, variables)
-        self.names: dict[str, Any] = {
+        self._launch = {"num_warps": cut.warps, "num_stages": cut.stages}
+        self._names = {
             "G": self.groups,
             "OWN": self.own,
             "H": self.hidden,
@@ -88,12 +97,20 @@ class _Sizes:
             "CP": lanes,
             "BM": _ROWS,
             "BN": columns,
+            "BH": columns // 2,
             "BK": depth,
-            **launch,
+            "P": cut.warps,
+            "T": terms,
         }
 
-    def run(self, kernel: Any, tiles: int, *arguments: Any, **flags: bool) -> None:
-        kernel[(self.row_tiles, tiles)](*arguments, self.batch, **flags, **self.names)
+    def known(self, kernel: Any) -> dict[str, int]:
+        """Those of the sizes that ``kernel`` is compiled for."""
+        found = {name: size for name, size in self._names.items() if name in kernel.arg_names}
+        # Whoever owns columns of a hidden layer alone.
+        return found | ({"BK": 2 * found["BK"]} if "BK" in found and "BN" not in found else {}) | self._launch
+
+    def run(self, kernel: Any, tiles: int, *arguments: Any, **flags: int) -> None:
+        kernel[(self.row_tiles, tiles)](*arguments, self.batch, **flags, **self.known(kernel))
 
 
 class _Forward:
@@ -113,6 +130,7 @@ class _Forward:
         self._read_parts = like.new_empty(2 * sizes.hidden_tiles, batch, dtype=torch.float32)
         self._block_parts = like.new_empty(sizes.block_tiles, batch, dtype=torch.float32)
         self._seen_parts = like.new_empty(sizes.hidden_tiles, batch, dtype=torch.float32)
+        self._pieces = like.new_empty(sizes.pieces, batch, sizes.hidden, dtype=torch.float32)
         self.tape.deter[0].copy_(inputs.deter)
         self.tape.stoch[0].copy_(inputs.stoch.flatten(-2))
         self._read = like.new_empty(batch, sizes.deter, dtype=dtype).copy_(inputs.deter)
@@ -126,16 +144,24 @@ class _Forward:
         old, new, kept = tape.deter[step], tape.deter[step + 1], keep[step]
         stoch, logits = tape.stoch[step + 1], tape.logits[step]
         two = w.deter, w.deter_bias, w.stoch, w.stoch_bias
-        run(read_kernel, 2 * sizes.hidden_tiles, self._read, tape.stoch[step], kept, *two, reads, self._read_parts)
+        left = reads, self._read_parts, self._pieces
+        run(read_kernel, (sizes.pieces + 1) * sizes.hidden_tiles, self._read, tape.stoch[step], kept, *two, *left)
+        self._add_up(w.deter_bias, reads, self._read_parts, ADDED_STRIDE=0, STRIDE=2 * sizes.hidden)
         common = reads, self._read_parts, w.read_scales, action[step], w.blocks
         run(block_kernel, sizes.block_tiles, self._read, kept, *common, blocks, self._block_parts)
         layer = blocks, self._block_parts, w.block_scale, w.gates, w.gate_bias
         run(gate_kernel, sizes.block_tiles, old, kept, *layer, gates, new, self._read)
-        run(seen_kernel, sizes.hidden_tiles, self._read, tokens[step], w.seen, seen, self._seen_parts)
+        left = seen, self._seen_parts, self._pieces
+        run(seen_kernel, sizes.pieces * sizes.hidden_tiles, self._read, tokens[step], w.seen, *left)
+        self._add_up(tokens[step], seen, self._seen_parts, ADDED_STRIDE=sizes.hidden, STRIDE=sizes.hidden)
         layer = seen, self._seen_parts, w.seen_scale, w.output, w.output_bias
         points = logits if noise is None else noise  # where there is no noise, nothing is read there
         flags = {"HAS_NOISE": noise is not None}
         run(class_kernel, sizes.class_tiles, *layer, points, logits, stoch, self._mix, **flags)
+
+    def _add_up(self, added: Tensor, whole: Tensor, parts: Tensor, **strides: int) -> None:
+        if self._sizes.pieces > 1:
+            self._sizes.run(whole_kernel, self._sizes.hidden_tiles, self._pieces, added, whole, parts, **strides)
 
 
 class _Backward:
@@ -165,6 +191,7 @@ class _Backward:
         self._read_parts = wide.new_empty(2 * sizes.hidden_tiles, sizes.batch)
         self._block_parts = wide.new_empty(sizes.block_tiles, sizes.batch)
         self._seen_parts = wide.new_empty(sizes.hidden_tiles, sizes.batch)
+        self._pieces = wide.new_empty(sizes.groups, sizes.batch, 2 * sizes.hidden)
         last = logits_gradient(arriving.stoch[-1], tape.logits[-1], latents).add_(arriving.logits[-1])
         self.slopes.logits[-1].copy_(last)
         for step in reversed(range(sizes.length)):
@@ -184,9 +211,9 @@ class _Backward:
         norm = blocks, block_inverse, w.block_scale
         run(block_slope_kernel, sizes.block_tiles, to_gates, w.gates, *norm, block_slope, self._block_parts)
         layer = block_slope, *norm, self._block_parts, w.blocks, self._to_old
+        run(read_slope_kernel, sizes.block_tiles + sizes.shared_tiles, *layer, self._pieces)
         norm = reads, read_inverse, w.read_scales
-        tiles = sizes.block_tiles + 2 * sizes.hidden_tiles
-        run(read_slope_kernel, tiles, *layer, *norm, read_slope, self._read_parts)
+        run(shared_slope_kernel, 2 * sizes.hidden_tiles, self._pieces, *norm, read_slope, self._read_parts)
         layer = read_slope, *norm, self._read_parts, w.deter, w.stoch, keep, self._to_old, *self.slopes[:2]
         past = max(step - 1, 0)
         before = self._arriving.stoch[past], self._tape.logits[past], self._arriving.logits[past]

@@ -1,7 +1,10 @@
 """Pieces of the kernels of DreamerV3's walk: products whose left side is worked out while it is read, and norms.
 
-One program owns ``BM`` rows of the batch and ``BN`` columns of a result. A norm needs a whole row, which no program
+One program owns ``BM`` rows of the batch and some columns of a result. A norm needs a whole row, which no program
 has: each writes the sum of its own columns, and whoever reads the row next adds these up, always in the same order.
+
+A sum takes ``BK`` terms at a time, cut into ``P`` parts that are added up at its end: each warp has its own part. Side
+by side on the same terms, warps would all prepare the same left side, and wait for one long chain of products.
 """
 
 from __future__ import annotations
@@ -25,17 +28,23 @@ EPSILON = tl.constexpr(NORM_EPSILON)
 
 
 @triton.jit
-def row_sums(parts: tensor, rows: tensor, batch: tensor, COUNT: constexpr) -> tensor:
-    """Of the sums [COUNT, batch] that programs left."""
+def row_parts(parts: tensor, rows: tensor, batch: tensor, COUNT: constexpr) -> tensor:
+    """Of the sums [COUNT, batch] that programs left: [rows, COUNT]. Asked for early, added up late."""
     index = tl.arange(0, triton.next_power_of_2(COUNT))
     mask = (index[None, :] < COUNT) & (rows[:, None] < batch)
-    return tl.sum(tl.load(parts + index[None, :] * batch + rows[:, None], mask=mask, other=0.0), 1)
+    return tl.load(parts + index[None, :] * batch + rows[:, None], mask=mask, other=0.0)
 
 
 @triton.jit
-def inverse_size(parts: tensor, rows: tensor, batch: tensor, COUNT: constexpr, WIDTH: constexpr) -> tensor:
+def inverse_size(row_parts: tensor, WIDTH: constexpr) -> tensor:
     """What a norm multiplies its rows with."""
-    return tl.rsqrt(row_sums(parts, rows, batch, COUNT) / WIDTH + EPSILON)
+    return tl.rsqrt(tl.sum(row_parts, 1) / WIDTH + EPSILON)
+
+
+@triton.jit
+def terms(start: tensor, BK: constexpr, P: constexpr) -> tensor:
+    """[P, BK // P]: of a sum, those that each warp takes."""
+    return start + tl.arange(0, P)[:, None] * (BK // P) + tl.arange(0, BK // P)[None, :]
 
 
 @triton.jit
@@ -48,7 +57,9 @@ def weight_tile(
     WK: constexpr,
     WN: constexpr,
 ) -> tensor:
-    return tl.load(weight + k[:, None] * WK + cols[None, :] * WN, mask=(k[:, None] < K) & col_ok[None, :], other=0.0)
+    """[P, BK // P, columns] of a weight whose element (k, n) lies at k * WK + n * WN."""
+    mask = (k[:, :, None] < K) & col_ok[None, None, :]
+    return tl.load(weight + k[:, :, None] * WK + cols[None, None, :] * WN, mask=mask, other=0.0)
 
 
 @triton.jit
@@ -60,17 +71,20 @@ def product(
     weight: tensor,
     cols: tensor,
     col_ok: tensor,
+    first: tensor,
+    COUNT: constexpr,
     K: constexpr,
     STRIDE: constexpr,
     WK: constexpr,
     WN: constexpr,
     BK: constexpr,
+    P: constexpr,
 ) -> tensor:
-    """``acc`` and [rows, K] times a weight whose element (k, n) lies at k * WK + n * WN."""
-    for start in range(0, K, BK):
-        k = start + tl.arange(0, BK)
-        mask = (rows[:, None] < batch) & (k[None, :] < K)
-        x = tl.load(left + rows[:, None] * STRIDE + k[None, :], mask=mask, other=0.0)
+    """``acc`` and [rows, K] times a weight: of the terms from ``first`` on, ``COUNT``."""
+    for start in range(0, COUNT, BK):
+        k = terms(first + start, BK, P)
+        mask = (rows[None, :, None] < batch) & (k[:, None, :] < K)
+        x = tl.load(left + rows[None, :, None] * STRIDE + k[:, None, :], mask=mask, other=0.0)
         acc = tl.dot(x, weight_tile(weight, k, cols, col_ok, K, WK, WN), acc, input_precision="ieee")
     return acc
 
@@ -86,56 +100,11 @@ def activated(
     K: constexpr,
     STRIDE: constexpr,
 ) -> tensor:
-    """Norm and SiLU of what lies at ``y``."""
-    mask = (rows[:, None] < batch) & (k[None, :] < K)
-    values = tl.load(y + rows[:, None] * STRIDE + k[None, :], mask=mask, other=0.0).to(tl.float32)
-    x = values * inverse[:, None] * tl.load(scale + k, mask=k < K, other=0.0)[None, :]
+    """Norm and SiLU of what lies at ``y``: [P, rows, BK // P]; ``inverse`` is [rows, 1], or one for each number."""
+    mask = (rows[None, :, None] < batch) & (k[:, None, :] < K)
+    values = tl.load(y + rows[None, :, None] * STRIDE + k[:, None, :], mask=mask, other=0.0).to(tl.float32)
+    x = values * inverse * tl.load(scale + k, mask=k < K, other=0.0)[:, None, :]
     return (x * tl.sigmoid(x)).to(y.dtype.element_ty)
-
-
-@triton.jit
-def activated_product(
-    acc: tensor,
-    y: tensor,
-    scale: tensor,
-    inverse: tensor,
-    rows: tensor,
-    batch: tensor,
-    weight: tensor,
-    cols: tensor,
-    col_ok: tensor,
-    K: constexpr,
-    STRIDE: constexpr,
-    WK: constexpr,
-    WN: constexpr,
-    BK: constexpr,
-) -> tensor:
-    for start in range(0, K, BK):
-        k = start + tl.arange(0, BK)
-        x = activated(y, scale, inverse, rows, batch, k, K, STRIDE)
-        acc = tl.dot(x, weight_tile(weight, k, cols, col_ok, K, WK, WN), acc, input_precision="ieee")
-    return acc
-
-
-@triton.jit
-def norm_gradient(
-    slope: tensor,
-    y: tensor,
-    scale: tensor,
-    inverse: tensor,
-    along: tensor,
-    rows: tensor,
-    batch: tensor,
-    k: tensor,
-    k_ok: tensor,
-    STRIDE: constexpr,
-) -> tensor:
-    """That of ``y``; ``along`` is the mean of the normed's gradient times the normed."""
-    mask = (rows[:, None] < batch) & k_ok[None, :]
-    at = rows[:, None] * STRIDE + k[None, :]
-    normed = tl.load(y + at, mask=mask, other=0.0).to(tl.float32) * inverse[:, None]
-    to_normed = tl.load(slope + at, mask=mask, other=0.0) * tl.load(scale + k, mask=k_ok, other=0.0)[None, :]
-    return ((to_normed - normed * along[:, None]) * inverse[:, None]).to(y.dtype.element_ty)
 
 
 @triton.jit
@@ -156,10 +125,17 @@ def norm_gradient_product(
     WK: constexpr,
     WN: constexpr,
     BK: constexpr,
+    P: constexpr,
 ) -> tensor:
+    """As ``product`` with the gradient of ``y``; ``along`` is the mean of the normed's gradient times the normed."""
+    inverse, along = inverse[None, :, None], along[None, :, None]
     for start in range(0, K, BK):
-        k = start + tl.arange(0, BK)
-        x = norm_gradient(slope, y, scale, inverse, along, rows, batch, k, k < K, STRIDE)
+        k = terms(start, BK, P)
+        mask = (rows[None, :, None] < batch) & (k[:, None, :] < K)
+        at = rows[None, :, None] * STRIDE + k[:, None, :]
+        normed = tl.load(y + at, mask=mask, other=0.0).to(tl.float32) * inverse
+        to_normed = tl.load(slope + at, mask=mask, other=0.0) * tl.load(scale + k, mask=k < K, other=0.0)[:, None, :]
+        x = ((to_normed - normed * along) * inverse).to(y.dtype.element_ty)
         acc = tl.dot(x, weight_tile(weight, k, cols, col_ok, K, WK, WN), acc, input_precision="ieee")
     return acc
 
@@ -178,8 +154,8 @@ def store_with_squares(
 @triton.jit
 def store_slope(
     slope: tensor,
-    y: tensor,
     at: tensor,
+    y: tensor,
     scale: tensor,
     inverse: tensor,
     gradient: tensor,
@@ -190,9 +166,9 @@ def store_slope(
 ) -> None:
     """From the gradient of norm and SiLU to that of what SiLU read, and the sum that the norm's own gradient needs.
 
-    ``scale`` and ``inverse`` are values here; ``gradient`` is [rows, columns].
+    ``y``, ``scale`` and ``inverse`` are values here; ``gradient`` is [rows, columns].
     """
-    normed = tl.load(y + at, mask=mask, other=0.0).to(tl.float32) * inverse[:, None]
+    normed = y.to(tl.float32) * inverse[:, None]
     x = normed * scale[None, :]
     gate = tl.sigmoid(x)
     values = gradient * gate * (1 + x * (1 - gate))
