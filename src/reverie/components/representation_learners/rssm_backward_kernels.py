@@ -17,6 +17,7 @@ from reverie.components.representation_learners.rssm_kernel_parts import (
     tanh,
     tensor,
     tl,
+    warp_sums,
 )
 
 
@@ -51,7 +52,7 @@ def seen_slope_kernel(
     acc = tl.zeros((P, BM, BH), tl.float32)
     acc = product(acc, to_logits, rows, batch, weight, cols, col_ok, 0, S * C, S * C, S * C, H, 1, BK, P)
     left = parts + tile * batch
-    store_slope(slope, at, y, own_scale, own_inverse, tl.sum(acc, 0), mask, left, rows, batch)
+    store_slope(slope, at, y, own_scale, own_inverse, warp_sums(acc), mask, left, rows, batch)
 
 
 @triton.jit
@@ -99,7 +100,7 @@ def gate_gradient_kernel(
     acc = norm_gradient_product(
         acc, slope, seen, scale, own_inverse, along, rows, batch, weight, cols, col_ok, H, H, G * OWN, 1, BK, P
     )
-    to_new += tl.sum(acc, 0)
+    to_new += warp_sums(acc)
     reset, update = tl.sigmoid(reset.to(tl.float32)), tl.sigmoid(update.to(tl.float32) - 1)
     value = tanh(reset * candidate)
     inside = to_new * update * (1 - value * value)
@@ -145,7 +146,7 @@ def block_slope_kernel(
         acc, to_gates, rows, batch, weight, cols, col_ok, 0, 3 * OWN, 3 * OWN, 3 * G * OWN, 1, 3 * OWN, BK, P
     )
     left = parts + tile * batch
-    store_slope(slope, at, y, own_scale, own_inverse, tl.sum(acc, 0), mask, left, rows, batch)
+    store_slope(slope, at, y, own_scale, own_inverse, warp_sums(acc), mask, left, rows, batch)
 
 
 @triton.jit
@@ -188,7 +189,7 @@ def read_slope_kernel(
     acc = norm_gradient_product(
         acc, slope, blocks, scale, own_inverse, along, rows, batch, weight, cols, col_ok, OWN, G * OWN, 1, OWN, BK, P
     )
-    total = tl.sum(acc, 0)
+    total = warp_sums(acc)
     if is_own:
         tl.store(to_old + at_own, before + total, mask=mask)
     else:
@@ -250,7 +251,7 @@ def carry_gradient_kernel(
         acc = norm_gradient_product(
             acc, slope, reads, scales, own, along, rows, batch, deter_weight, cols, col_ok, H, 2 * H, G * OWN, 1, BK, P
         )
-        tl.store(to_deter + at, (before + tl.sum(acc, 0)) * kept, mask=mask)
+        tl.store(to_deter + at, (before + warp_sums(acc)) * kept, mask=mask)
     else:
         # Names of its own: both branches must agree on the shapes of those that they share.
         index = tl.arange(0, V * CP)
@@ -270,7 +271,7 @@ def carry_gradient_kernel(
         sums = norm_gradient_product(
             sums, own_slope, y, scale, own_two, along_two, rows, batch, weight, lanes, lane_ok, H, 2 * H, S * C, 1, BK, P
         )
-        found = tl.sum(sums, 0) * kept
+        found = warp_sums(sums) * kept
         if HAS_PAST:
             probs = class_probs(past, C, V, CP)
             to_probs = tl.reshape(found + used, (BM, V, CP)) * (1 - mix)

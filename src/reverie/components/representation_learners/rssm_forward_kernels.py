@@ -24,6 +24,7 @@ from reverie.components.representation_learners.rssm_kernel_parts import (
     tensor,
     terms,
     tl,
+    warp_sums,
     weight_tile,
 )
 
@@ -73,7 +74,7 @@ def read_kernel(
         bias = tl.load(stoch_bias + cols, mask=col_ok, other=0.0)
         acc = product(acc, stoch, rows, batch, stoch_weight, cols, col_ok, 0, S * C, S * C, S * C, 1, S * C, BK, P)
     # A row of zeros times the weights is zero, so that keeping can wait until after the product.
-    total = tl.sum(acc, 0) * kept
+    total = warp_sums(acc) * kept
     if (half == 0) & (count > 1):
         tl.store(pieces + (piece * batch + rows[:, None]) * H + cols[None, :], total, mask=mask)
     else:
@@ -126,7 +127,7 @@ def block_kernel(
         inverse = tl.where(k[:, None, :] < H, one, two)
         x = activated(reads, read_scales, inverse, rows, batch, k, 2 * H, 2 * H)
         acc = tl.dot(x, weight_tile(weight, k, cols, col_ok, 2 * H, OWN, 1), acc, input_precision="ieee")
-    store_with_squares(blocks, at, tl.sum(acc, 0) + added, mask, parts + tile * batch, rows, batch)
+    store_with_squares(blocks, at, warp_sums(acc) + added, mask, parts + tile * batch, rows, batch)
 
 
 @triton.jit
@@ -189,7 +190,7 @@ def gate_kernel(
 @triton.jit
 def _kept_gate(at: tensor, sums: tensor, bias: tensor, mask: tensor) -> tensor:
     """Rounded as it is kept."""
-    rounded = (tl.sum(sums, 0) + bias.to(tl.float32)[None, :]).to(at.dtype.element_ty)
+    rounded = (warp_sums(sums) + bias.to(tl.float32)[None, :]).to(at.dtype.element_ty)
     tl.store(at, rounded, mask=mask)
     return rounded.to(tl.float32)
 
@@ -223,7 +224,7 @@ def seen_kernel(
     added = tl.load(tokens + at, mask=mask, other=0.0).to(tl.float32)
     acc = tl.zeros((P, BM, BH), tl.float32)
     acc = product(acc, deter, rows, batch, weight, cols, col_ok, piece * T, T, G * OWN, G * OWN, 1, G * OWN, BK, P)
-    total = tl.sum(acc, 0)
+    total = warp_sums(acc)
     if triton.cdiv(G * OWN, T) > 1:
         tl.store(pieces + piece * batch * H + at, total, mask=mask)
     else:
@@ -272,7 +273,7 @@ def class_kernel(
         k = terms(start, BK, P)
         x = activated(seen, scale, inverse, rows, batch, k, H, H)
         acc = tl.dot(x, weight_tile(weight, k, cols, col_ok, H, 1, H), acc, input_precision="ieee")
-    rounded = (tl.sum(acc, 0) + added[None, :]).to(logits.dtype.element_ty)
+    rounded = (warp_sums(acc) + added[None, :]).to(logits.dtype.element_ty)
     tl.store(logits + at, rounded, mask=mask)
     probs = mix / C + (1 - mix) * class_probs(rounded.to(tl.float32), C, V, CP)
     lane = tl.arange(0, CP)[None, None, :]

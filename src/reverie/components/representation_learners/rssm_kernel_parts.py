@@ -48,6 +48,21 @@ def terms(start: tensor, BK: constexpr, P: constexpr) -> tensor:
 
 
 @triton.jit
+def warp_sums(acc: tensor) -> tensor:
+    """[P, rows, columns] -> [rows, columns]: one half onto the other until one is left.
+
+    ``tl.sum`` would leave all of the result in every warp, and each would repeat what is done with it next.
+    """
+    by_part = tl.permute(acc, (1, 2, 0))
+    for level in tl.static_range(5):
+        if acc.shape[0] >> level > 1:
+            by_pair = tl.reshape(by_part, (acc.shape[1], acc.shape[2], acc.shape[0] >> (level + 1), 2))
+            one, other = tl.split(by_pair)
+            by_part = one + other
+    return tl.reshape(by_part, (acc.shape[1], acc.shape[2]))
+
+
+@triton.jit
 def weight_tile(
     weight: tensor,
     k: tensor,
