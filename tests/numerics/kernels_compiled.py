@@ -25,11 +25,10 @@ compiled: dict[str, dict[str, int]] = {}
 
 def run(self: Any, kernel: Any, tiles: int, *arguments: Any, **flags: int) -> None:
     """In place of a launch."""
-    name = f"{kernel.__name__} {sorted(flags.items())} {dtype}"
+    name = f"{kernel.__name__} {sorted(flags.items())} {dtype} pieces {self.pieces}"
     if name in compiled:
         return
     sizes = {**flags, **self.known(kernel)}
-    options = {key: sizes.pop(key) for key in ("num_warps", "num_stages")}
     signature: dict[str, str] = {}
     aligned = {}
     for place, value in enumerate((*arguments, self.batch)):
@@ -37,7 +36,7 @@ def run(self: Any, kernel: Any, tiles: int, *arguments: Any, **flags: int) -> No
         if isinstance(value, Tensor) or value == self.batch:
             aligned[(place,)] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature | dict.fromkeys(sizes, "constexpr"), sizes, aligned)
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=self.launch)
     text = made.asm["ptx"]
     compiled[name] = {"shared_bytes": made.metadata.shared, "mma": text.count("mma.sync"), "tiles": tiles}
 
@@ -49,9 +48,10 @@ for dtype in (torch.float32, torch.bfloat16):
     with torch.no_grad():
         inputs = inputs._replace(action=inputs.action.to(dtype), tokens=inputs.tokens.to(dtype))
         weights = weights_in(dtype, weights)
-        steps = rssm_fused.FusedSteps()
-        tape = steps.forward(inputs, weights, walk.latents)
-        steps.forward(inputs._replace(noise=None), weights, walk.latents)
+        tape = rssm_fused.FusedSteps().forward(inputs, weights, walk.latents)
         arriving = Arriving(torch.zeros_like(tape.deter[1:]), torch.zeros(2, 16, 128), torch.zeros_like(tape.logits))
-        steps.backward(inputs, weights, walk.latents, tape, arriving)
+        for steps in (rssm_fused.FusedSteps(), rssm_fused.FusedSteps(terms=256, has_overlap=True)):
+            steps.forward(inputs, weights, walk.latents)
+            steps.forward(inputs._replace(noise=None), weights, walk.latents)
+            steps.backward(inputs, weights, walk.latents, tape, arriving)
 print(json.dumps(compiled))

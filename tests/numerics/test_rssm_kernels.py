@@ -24,6 +24,10 @@ EXACT = (
     "one class",
     "most likely classes",
     "sums in one piece",
+    "sums in pieces",
+    "pieces that are not alike",
+    "wide tiles",
+    "eight warps",
 )
 
 
@@ -64,7 +68,10 @@ def test_gates_that_are_split_across_blocks_are_noticed(found: dict[str, dict[st
 @pytest.mark.long
 def test_they_can_be_compiled_for_a_hopper_gpu(tmp_path: Path) -> None:
     compiled = said("kernels_compiled.py", TRITON_CACHE_DIR=str(tmp_path))
-    assert len(compiled) == 2 * 12
+    # The same once more where sums over ``deter`` are cut into pieces, with the two launches that add these up.
+    assert len(compiled) == 2 * (13 + 13 + 2)
     # A program must fit: 227 KB of shared memory; and in bfloat16 its products are the matrix units'.
     assert max(one["shared_bytes"] for one in compiled.values()) < 227 * 1024
-    assert min(one["mma"] for name, one in compiled.items() if "bfloat16" in name) > 0
+    sums = ("whole_kernel", "shared_slope_kernel")
+    products = [one for name, one in compiled.items() if "bfloat16" in name and not name.startswith(sums)]
+    assert min(one["mma"] for one in products) > 0

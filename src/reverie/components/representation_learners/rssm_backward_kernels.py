@@ -8,6 +8,7 @@ from __future__ import annotations
 import triton
 
 from reverie.components.representation_learners.rssm_kernel_parts import (
+    await_earlier,
     class_probs,
     constexpr,
     norm_gradient_product,
@@ -38,8 +39,10 @@ def seen_slope_kernel(
     BH: constexpr,
     BK: constexpr,
     P: constexpr,
+    OVERLAP: constexpr,
 ) -> None:
     """From the logits to the posterior's first layer."""
+    await_earlier(OVERLAP)
     tile = tl.program_id(1)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     cols = tile * BH + tl.arange(0, BH)
@@ -79,8 +82,10 @@ def gate_gradient_kernel(
     BH: constexpr,
     BK: constexpr,
     P: constexpr,
+    OVERLAP: constexpr,
 ) -> None:
     """To the new ``deter``, from the posterior, from whoever used it and from the later step; then to the gates."""
+    await_earlier(OVERLAP)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     cols = tl.program_id(1) * BN + tl.arange(0, BN)
     row_ok, col_ok = rows < batch, cols < G * OWN
@@ -127,8 +132,10 @@ def block_slope_kernel(
     BN: constexpr,
     BK: constexpr,
     P: constexpr,
+    OVERLAP: constexpr,
 ) -> None:
     """From the gates to the blocks in front of them."""
+    await_earlier(OVERLAP)
     tile = tl.program_id(1)
     group = tile // triton.cdiv(OWN, BN)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -167,8 +174,10 @@ def read_slope_kernel(
     BN: constexpr,
     BK: constexpr,
     P: constexpr,
+    OVERLAP: constexpr,
 ) -> None:
     """From each block to what it read: to its own part, and a piece of the sum for what all blocks read."""
+    await_earlier(OVERLAP)
     own_tiles: constexpr = triton.cdiv(OWN, BN)
     tiles: constexpr = own_tiles + triton.cdiv(2 * H, BN)
     tile, group = tl.program_id(1) % tiles, tl.program_id(1) // tiles
@@ -228,11 +237,13 @@ def carry_gradient_kernel(
     BH: constexpr,
     BK: constexpr,
     P: constexpr,
+    OVERLAP: constexpr,
 ) -> None:
     """To the carry; and, where a step was before it, on to the logits of that step.
 
     ``above`` and what follows it belong to the step before, and are not touched without one.
     """
+    await_earlier(OVERLAP)
     tile = tl.program_id(1)
     count: constexpr = triton.cdiv(G * OWN, BN)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)

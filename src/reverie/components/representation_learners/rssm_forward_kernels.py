@@ -14,6 +14,7 @@ import triton
 
 from reverie.components.representation_learners.rssm_kernel_parts import (
     activated,
+    await_earlier,
     class_probs,
     constexpr,
     inverse_size,
@@ -52,8 +53,10 @@ def read_kernel(
     BK: constexpr,
     P: constexpr,
     T: constexpr,
+    OVERLAP: constexpr,
 ) -> None:
     """Two linear layers side by side: of the old ``deter``, perhaps in pieces, and of the old ``stoch``."""
+    await_earlier(OVERLAP)
     tiles: constexpr = triton.cdiv(H, BH)
     count: constexpr = triton.cdiv(G * OWN, T)
     tile, piece = tl.program_id(1) % tiles, tl.program_id(1) // tiles
@@ -103,8 +106,10 @@ def block_kernel(
     BH: constexpr,
     BK: constexpr,
     P: constexpr,
+    OVERLAP: constexpr,
 ) -> None:
     """Every block reads its part of the old ``deter``, and what was read of all of it."""
+    await_earlier(OVERLAP)
     tile = tl.program_id(1)
     group = tile // triton.cdiv(OWN, BN)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -149,8 +154,10 @@ def gate_kernel(
     BN: constexpr,
     BK: constexpr,
     P: constexpr,
+    OVERLAP: constexpr,
 ) -> None:
     """Three gates for each number of a block, and the new ``deter``: as it is kept, and as products read it."""
+    await_earlier(OVERLAP)
     tile = tl.program_id(1)
     group = tile // triton.cdiv(OWN, BN)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -212,8 +219,10 @@ def seen_kernel(
     BK: constexpr,
     P: constexpr,
     T: constexpr,
+    OVERLAP: constexpr,
 ) -> None:
     """The first layer of the posterior, perhaps in pieces."""
+    await_earlier(OVERLAP)
     tiles: constexpr = triton.cdiv(H, BH)
     tile, piece = tl.program_id(1) % tiles, tl.program_id(1) // tiles
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -253,8 +262,10 @@ def class_kernel(
     BH: constexpr,
     BK: constexpr,
     P: constexpr,
+    OVERLAP: constexpr,
 ) -> None:
     """The last layer of the posterior, and a class of each variable drawn from it."""
+    await_earlier(OVERLAP)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     index = tl.arange(0, V * CP)
     variable = tl.program_id(1) * V + index // CP

@@ -53,7 +53,12 @@ class FusedSteps:
     terms: int = 2048
     """Of a sum over ``deter`` for a hidden layer, the most that one program takes."""
     warps: int = 4
-    stages: int = 3
+    """In one program. Each has its own part of the terms, so that there must be 16 for each at a time."""
+    stages: int = 4
+    """Tiles of weights on their way at a time, and the one in use: from memory, less than 24 KB for each
+    multiprocessor of a large device would leave it waiting."""
+    has_overlap: bool = False
+    """Kernels are launched before the ones ahead of them have ended, and wait on the device. Not measured yet."""
 
     def forward(self, inputs: Inputs, weights: Weights, latents: CategoricalLatents) -> Tape:
         return _Forward(_Sizes(self, inputs, weights, latents), inputs, weights, latents).tape
@@ -86,7 +91,9 @@ class _Sizes:
         self.deter_tiles = triton.cdiv(self.deter, columns)
         self.shared_tiles = self.groups * triton.cdiv(2 * self.hidden, columns)
         self.class_tiles = triton.cdiv(latents.stoch, variables)
-        self._launch = {"num_warps": cut.warps, "num_stages": cut.stages}
+        self.launch = {"num_warps": cut.warps, "num_stages": cut.stages}
+        if cut.has_overlap:
+            self.launch["launch_pdl"] = True
         self._names = {
             "G": self.groups,
             "OWN": self.own,
@@ -101,16 +108,17 @@ class _Sizes:
             "BK": depth,
             "P": cut.warps,
             "T": terms,
+            "OVERLAP": cut.has_overlap,
         }
 
     def known(self, kernel: Any) -> dict[str, int]:
         """Those of the sizes that ``kernel`` is compiled for."""
         found = {name: size for name, size in self._names.items() if name in kernel.arg_names}
-        # Whoever owns columns of a hidden layer alone.
-        return found | ({"BK": 2 * found["BK"]} if "BK" in found and "BN" not in found else {}) | self._launch
+        is_narrow = "BN" not in found
+        return found | {"BK": 2 * found["BK"]} if is_narrow and "BK" in found else found
 
     def run(self, kernel: Any, tiles: int, *arguments: Any, **flags: int) -> None:
-        kernel[(self.row_tiles, tiles)](*arguments, self.batch, **flags, **self.known(kernel))
+        kernel[(self.row_tiles, tiles)](*arguments, self.batch, **flags, **self.known(kernel), **self.launch)
 
 
 class _Forward:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import triton
 
 from reverie.components.representation_learners.rssm_kernel_parts import (
+    await_earlier,
     constexpr,
     store_slope,
     store_with_squares,
@@ -31,8 +32,10 @@ def whole_kernel(
     BM: constexpr,
     BH: constexpr,
     T: constexpr,
+    OVERLAP: constexpr,
 ) -> None:
     """Pieces of a sum over ``deter``, and what is added to it: in rows of ``ADDED_STRIDE``, a bias in none."""
+    await_earlier(OVERLAP)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     cols = tl.program_id(1) * BH + tl.arange(0, BH)
     mask = (rows[:, None] < batch) & (cols[None, :] < H)
@@ -56,8 +59,10 @@ def shared_slope_kernel(
     H: constexpr,
     BM: constexpr,
     BH: constexpr,
+    OVERLAP: constexpr,
 ) -> None:
     """Pieces from all blocks, to what read the old ``deter`` and ``stoch`` for them."""
+    await_earlier(OVERLAP)
     tiles: constexpr = triton.cdiv(H, BH)
     tile, half = tl.program_id(1) % tiles, tl.program_id(1) // tiles
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
