@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import pytest
 import torch
@@ -116,18 +117,34 @@ def test_bfloat16_moves_few_samples(size: str) -> None:
     assert distance(fused["posterior"], plain["posterior"]) < 0.02
 
 
-def test_the_same_numbers_come_out_every_time() -> None:
-    one, other = (outcome("12m", FusedSteps(), is_lowered=True) for _ in range(2))
+CUTS = {"usual": FusedSteps(), "pieces": FusedSteps(terms=512), "overlapping": FusedSteps(has_overlap=True)}
+
+
+@pytest.mark.parametrize("steps", CUTS.values(), ids=CUTS.keys())
+def test_the_same_numbers_come_out_every_time(steps: FusedSteps) -> None:
+    one, other = (outcome("12m", steps, is_lowered=True) for _ in range(2))
     assert all(torch.equal(one[name], value) for name, value in other.items())
 
 
-def test_captured_launches_give_the_same_bits() -> None:
+def test_launches_that_overlap_give_the_same_bits() -> None:
+    one, other = (outcome("12m", CUTS[name], is_lowered=True) for name in ("usual", "overlapping"))
+    assert all(torch.equal(one[name], value) for name, value in other.items())
+
+
+@pytest.mark.parametrize("cut", [{"terms": 128}, {"columns": 16}, {"columns": 64}, {"warps": 8}, {"has_overlap": True}])
+def test_float32_is_that_of_the_plain_walk_however_it_is_cut(cut: dict[str, Any]) -> None:
+    plain, ours = outcome("1m", None), outcome("1m", FusedSteps(**cut))
+    assert {name: d for name, value in plain.items() if not (d := distance(ours[name], value)) < 1e-4} == {}
+
+
+@pytest.mark.parametrize("steps", CUTS.values(), ids=CUTS.keys())
+def test_captured_launches_give_the_same_bits(steps: FusedSteps) -> None:
     rssm, (carry, tokens, action, is_first) = model("12m"), inputs("12m")
     parameters = [value for name, value in rssm.named_parameters() if not name.startswith("prior")]
 
     def update() -> list[Tensor]:
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            latent, posterior = rssm.walk(carry, tokens, action, is_first, None, steps=FusedSteps())
+            latent, posterior = rssm.walk(carry, tokens, action, is_first, None, steps=steps)
         total = latent.deter.square().sum() + (latent.stoch * 0.1).sum() + posterior.float().square().sum()
         return [total.detach(), *torch.autograd.grad(total, [tokens, action, *parameters])]
 

@@ -6,6 +6,7 @@ Triton decides when a kernel is defined whether it is interpreted, so this must 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import torch
 from plain_walk import Walk, made_up, outcome
@@ -28,7 +29,7 @@ WALKS = {
 }
 
 
-def distances(walk: Walk, dtype: torch.dtype = torch.float32, *, depth: int = 16, **cut: int) -> dict[str, float]:
+def distances(walk: Walk, dtype: torch.dtype = torch.float32, *, depth: int = 16, **cut: Any) -> dict[str, float]:
     """Of each result and gradient from that of torch's operations, as a share of its size."""
     inputs, weights = made_up(walk, torch.float32)
     inputs = inputs._replace(action=inputs.action.to(dtype), tokens=inputs.tokens.to(dtype))

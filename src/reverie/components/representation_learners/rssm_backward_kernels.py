@@ -149,9 +149,7 @@ def block_slope_kernel(
     own_scale = tl.load(scale + group * OWN + cols, mask=col_ok, other=0.0)
     y = tl.load(blocks + at, mask=mask, other=0.0)
     acc = tl.zeros((P, BM, BN), tl.float32)
-    acc = product(
-        acc, to_gates, rows, batch, weight, cols, col_ok, 0, 3 * OWN, 3 * OWN, 3 * G * OWN, 1, 3 * OWN, BK, P
-    )
+    acc = product(acc, to_gates, rows, batch, weight, cols, col_ok, 0, 3 * OWN, 3 * OWN, 3 * G * OWN, 1, 3 * OWN, BK, P)
     left = parts + tile * batch
     store_slope(slope, at, y, own_scale, own_inverse, warp_sums(acc), mask, left, rows, batch)
 
@@ -273,14 +271,14 @@ def carry_gradient_kernel(
         place = rows[:, None] * (S * C) + lanes[None, :]
         left_two = row_parts(parts + triton.cdiv(H, BH) * batch, rows, batch, triton.cdiv(H, BH))
         own_two = tl.load(inverse + rows * 2 + 1, mask=row_ok, other=0.0)
-        if HAS_PAST:
-            used = tl.load(above + place, mask=inside, other=0.0)
-            past = tl.load(logits + place, mask=inside, other=0.0).to(tl.float32)
-            added = tl.load(logits_above + place, mask=inside, other=0.0).to(tl.float32)
-        y, own_slope, scale, along_two = reads + H, slope + H, scales + H, tl.sum(left_two, 1) / H
+        earlier = inside & HAS_PAST
+        used = tl.load(above + place, mask=earlier, other=0.0)
+        past = tl.load(logits + place, mask=earlier, other=0.0).to(tl.float32)
+        added = tl.load(logits_above + place, mask=earlier, other=0.0).to(tl.float32)
+        y, own_slope, scale, means = reads + H, slope + H, scales + H, tl.sum(left_two, 1) / H
         sums, weight = tl.zeros((P, BM, V * CP), tl.float32), stoch_weight
         sums = norm_gradient_product(
-            sums, own_slope, y, scale, own_two, along_two, rows, batch, weight, lanes, lane_ok, H, 2 * H, S * C, 1, BK, P
+            sums, own_slope, y, scale, own_two, means, rows, batch, weight, lanes, lane_ok, H, 2 * H, S * C, 1, BK, P
         )
         found = warp_sums(sums) * kept
         if HAS_PAST:

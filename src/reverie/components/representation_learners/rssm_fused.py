@@ -55,8 +55,8 @@ class FusedSteps:
     warps: int = 4
     """In one program. Each has its own part of the terms, so that there must be 16 for each at a time."""
     stages: int = 4
-    """Tiles of weights on their way at a time, and the one in use: from memory, less than 24 KB for each
-    multiprocessor of a large device would leave it waiting."""
+    """One more than the tiles of weights that a program holds, in use or on their way: with less than 24 KB on their
+    way to each multiprocessor of a large device, its memory would wait."""
     has_overlap: bool = False
     """Kernels are launched before the ones ahead of them have ended, and wait on the device. Not measured yet."""
 
@@ -79,9 +79,8 @@ class _Sizes:
         self.flat = latents.stoch * latents.classes
         # Rows of weights come in lines of 128 bytes, but a tile that wide must leave enough programs.
         columns = cut.columns or (64 if self.deter >= 64 * _WAVE else 32)
-        depth = cut.depth or 256 // weights.output.element_size()
-        self.pieces = triton.cdiv(self.deter, cut.terms)
-        terms = triton.cdiv(triton.cdiv(self.deter, self.pieces), 2 * depth) * 2 * depth
+        depth = cut.depth or max(256 // weights.output.element_size(), 16 * cut.warps)
+        terms = _piece(self.deter, cut.terms, 2 * depth)
         self.pieces = triton.cdiv(self.deter, terms)
         lanes = triton.next_power_of_2(latents.classes)
         variables = max(1, 16 // lanes)
@@ -91,9 +90,8 @@ class _Sizes:
         self.deter_tiles = triton.cdiv(self.deter, columns)
         self.shared_tiles = self.groups * triton.cdiv(2 * self.hidden, columns)
         self.class_tiles = triton.cdiv(latents.stoch, variables)
-        self.launch = {"num_warps": cut.warps, "num_stages": cut.stages}
-        if cut.has_overlap:
-            self.launch["launch_pdl"] = True
+        overlap = {"launch_pdl": True} if cut.has_overlap else {}
+        self.launch = {"num_warps": cut.warps, "num_stages": cut.stages, **overlap}
         self._names = {
             "G": self.groups,
             "OWN": self.own,
@@ -119,6 +117,12 @@ class _Sizes:
 
     def run(self, kernel: Any, tiles: int, *arguments: Any, **flags: int) -> None:
         kernel[(self.row_tiles, tiles)](*arguments, self.batch, **flags, **self.known(kernel), **self.launch)
+
+
+def _piece(terms: int, most: int, depth: int) -> int:
+    """Of a sum of ``terms``, what one program takes: all of them alike, as far as whole tiles allow."""
+    pieces = triton.cdiv(terms, most)
+    return triton.cdiv(triton.cdiv(terms, pieces), depth) * depth
 
 
 class _Forward:
