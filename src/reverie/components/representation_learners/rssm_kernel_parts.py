@@ -4,7 +4,7 @@ One program owns ``BM`` rows of the batch and some columns of a result. A norm n
 has: each writes the sum of its own columns, and whoever reads the row next adds these up, always in the same order.
 
 A sum takes ``BK`` terms at a time, cut into ``P`` parts that are added up at its end: each warp has its own part. Side
-by side on the same terms, warps would all prepare the same left side, and wait for one long chain of products.
+by side on the same terms, all warps would fetch the same left side, and each wait for one long chain of products.
 """
 
 from __future__ import annotations
