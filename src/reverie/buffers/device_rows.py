@@ -36,19 +36,25 @@ class DeviceRows(RingRows):
             if widths[name] % _WORD_BYTES == 0
         }
         """Fields as whole words: a thread of the device moves one element, so it should be a long one."""
+        self._is_cuda = device.type == "cuda"
         self._next = torch.zeros(sum(sizes), dtype=torch.uint8, device=device)
-        parts = zip(self._next.split(sizes), self._order, strict=False)
-        self.waiting = [part.view(_as_bytes(torch.empty_like(example[name])).shape) for part, name in parts]
+        forms = [torch.empty(example[name].shape, dtype=example[name].dtype) for name in self._order]
+        parts = zip(self._next.split(sizes), forms, strict=False)
+        self.waiting = [part.view(form.view(torch.uint8).shape) for part, form in parts]
         """Where the bytes of the next row are put, field by field, until ``settle``."""
+        self._expected = [(name, form.dtype, form.stride()) for name, form in zip(self._order, forms, strict=True)]
 
     def as_bytes(self, fields: Mapping[str, Tensor]) -> list[Tensor]:
-        """The values of one row number [N, ...] in the order and form of ``waiting``."""
+        """The values of one row number [N, ...] in the order and form of ``waiting``.
+
+        Asked of each value are only the few things that a view needs: this costs the host more than all kernels do.
+        """
         found = []
-        for name in self._order:
-            value, kept = fields[name], self._fields[name]
-            if value.dtype != kept.dtype or value.device != kept.device:
-                value = value.to(kept)
-            found.append(_as_bytes(value))
+        for name, dtype, stride in self._expected:
+            value = fields[name]
+            if value.dtype is not dtype or value.stride() != stride or value.is_cuda is not self._is_cuda:
+                value = torch.empty_strided(value.shape, stride, dtype=dtype, device=self._next.device).copy_(value)
+            found.append(value.view(torch.uint8))
         return found
 
     def settle(self, position: Tensor) -> None:
@@ -81,13 +87,6 @@ class DeviceRows(RingRows):
                 self._words[name][stream, slot] = words
             else:
                 field[stream, slot] = value.to(field)
-
-
-def _as_bytes(value: Tensor) -> Tensor:
-    """With the last axis longer by the size of an element. No more operations than that takes: hosts are slow."""
-    if value.stride(-1) != 1 or not value.is_contiguous():
-        value = torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
-    return value.view(torch.uint8)
 
 
 def _seen_as(part: Tensor, dtype: torch.dtype, shape: torch.Size | tuple[int, ...]) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from reverie.buffers.host_rows import HostRows, empty_windows, windows_of
 from reverie.buffers.layout import Layout, Packed
+from reverie.runtime.process_memory import return_large_blocks
 from reverie.types import RowIndex
 
 WriteChunk: TypeAlias = "Callable[[int, dict[str, Tensor]], dict[str, Tensor]]"
@@ -52,6 +53,7 @@ class DiskRows:
         """The number of the first row of the open chunk."""
         self._open = HostRows(layout, num_streams=num_streams, stream_length=chunk_length)
         self._chunks: dict[int, _Chunk] = {}
+        return_large_blocks()  # each chunk stays, and the pictures that come and go between two would leave gaps
 
     def put(self, row: int, fields: Mapping[str, Tensor]) -> None:
         """Row number ``row`` of every stream: [N, ...]."""

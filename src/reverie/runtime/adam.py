@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from reverie.runtime.flat_optimizer import FlatOptimizer, Proposal, flat_vector
+from reverie.runtime.flat_optimizer import Clipping, FlatOptimizer, Proposal, tensor_norms
 from reverie.types import require
 
 
@@ -43,18 +43,23 @@ class Adam(FlatOptimizer):
         self._clip, self._epsilon, self._weight_decay = clip, epsilon, weight_decay
         self._mean_decay, self._square_decay = mean_decay, square_decay
 
-    def _proposal(self, gradients: Sequence[Tensor], *, updates: Tensor, rate: Tensor) -> Proposal:
-        gradient = flat_vector(gradients)
-        norm = torch.linalg.vector_norm(gradient)
-        gradient *= self._clip / norm.clamp(min=self._clip)
-        mean_bias, square_bias = 1 - self._mean_decay**updates, 1 - self._square_decay**updates
-        mean = self._mean.lerp(gradient, 1 - self._mean_decay)
-        square = self._square.lerp(gradient.square(), 1 - self._square_decay)
-        scale = (square / square_bias.float()).sqrt_().add_(self._epsilon)
-        change = (rate / mean_bias).float() * mean / scale
-        return Proposal(
-            change=torch.add(change, self._weight, alpha=self._weight_decay) if self._weight_decay else change,
-            mean=mean,
-            square=square,
+    def _clipping(self, gradients: Sequence[Tensor]) -> Clipping:
+        norm = torch.linalg.vector_norm(tensor_norms(gradients))
+        return Clipping(
+            factors=(self._clip / norm.clamp(min=self._clip)).expand(len(gradients)),
             metrics={"grad_norm": norm, "grad_clipped_share": (norm > self._clip).float()},
         )
+
+    def _scales(self, updates: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
+        mean_bias, square_bias = 1 - self._mean_decay**updates, 1 - self._square_decay**updates
+        return square_bias.float(), (rate / mean_bias).float()
+
+    def _proposal(self, gradient: Tensor, scales: Sequence[Tensor]) -> Proposal:
+        square_bias, step_size = scales
+        mean = self._mean.lerp(gradient, 1 - self._mean_decay)
+        square = self._square.lerp(gradient.square(), 1 - self._square_decay)
+        scale = (square / square_bias).sqrt_().add_(self._epsilon)
+        change = step_size * mean / scale
+        if self._weight_decay:
+            change = torch.add(change, self._weight, alpha=self._weight_decay)
+        return Proposal(change=change, mean=mean, square=square)

@@ -39,4 +39,7 @@ def replace_where(condition: Tensor, changes: Iterable[tuple[Tensor, Tensor]]) -
     A choice and not a product with the flag: zero times NaN is NaN.
     """
     for current, new in changes:
-        torch.where(condition, new, current, out=current)
+        if torch.compiler.is_compiling():  # fuses this with what made ``new``
+            current.copy_(torch.where(condition, new, current))
+        else:
+            torch.where(condition, new, current, out=current)

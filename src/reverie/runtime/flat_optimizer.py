@@ -5,27 +5,41 @@ One vector, so that a step is a dozen operations whatever the number of layers.
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from reverie.runtime.compilation import compiled_step, steps_are_compiled
 from reverie.runtime.finite import SKIPPED, all_finite, replace_where
 from reverie.types import Metrics, State, require
 
+Piece = tuple[int, int]
+"""Of a flat vector: where it begins and ends."""
+
 
 @dataclass(kw_only=True, slots=True)
-class Proposal:
+class Clipping:
+    """How gradients are clipped."""
+
+    factors: Tensor
+    """What they are multiplied with: one number for each parameter."""
+    metrics: Metrics
+    """With ``grad_norm``, the norm of all gradients before clipping."""
+
+
+class Proposal(NamedTuple):
     """What an optimiser would do, before anything is written."""
 
     change: Tensor
     """To be subtracted from the flat weights."""
     mean: Tensor
     square: Tensor
-    metrics: Metrics
-    """With ``grad_norm``, the norm of all gradients before clipping."""
 
 
 class FlatOptimizer(ABC):
@@ -71,18 +85,68 @@ class FlatOptimizer(ABC):
         ``watched`` (the loss, and what else must be finite) is not finite.
         """
         rate, updates = self._rate(progress), self._updates + 1
-        proposed = self._proposal(gradients, updates=updates, rate=rate)
-        for part, parameter in zip(proposed.change.split(self._lengths), self._parameters, strict=True):
-            if not parameter.requires_grad:
-                part.zero_()  # frozen: momentum from before must not move it either
-        is_finite = all_finite(proposed.metrics["grad_norm"], proposed.change, *([] if watched is None else [watched]))
-        moved = (self._updates, updates), (self._square, proposed.square), (self._mean, proposed.mean)
+        clipping = self._clipping(gradients)
+        watched = [clipping.metrics["grad_norm"], *([] if watched is None else [watched])]
+        scales = self._scales(updates, rate)
+        if steps_are_compiled():
+            gradient = _joined(gradients)
+            is_finite = self._moved_in_one(gradient, clipping.factors, self._owners, scales, watched, self._frozen())
+        else:
+            is_finite = self._moved(self._clipped(gradients, clipping.factors), scales, watched, self._frozen())
+        replace_where(is_finite, [(self._updates, updates)])
+        return clipping.metrics | {"learning_rate": rate.float(), SKIPPED: (~is_finite).float()}
+
+    def _moved(
+        self, gradient: Tensor, scales: Sequence[Tensor], watched: Sequence[Tensor], frozen: Sequence[Piece]
+    ) -> Tensor:
+        """Write the step, unless something about it is not finite. Returns whether it was written."""
+        proposed = self._proposal(gradient, scales)
+        for start, stop in frozen:
+            proposed.change[start:stop] = 0  # momentum from before must not move it either
+        is_finite = all_finite(proposed.change, *watched)
+        moved = (self._square, proposed.square), (self._mean, proposed.mean)
         replace_where(is_finite, [*moved, (self._weight, self._weight - proposed.change)])
-        return proposed.metrics | {"learning_rate": rate.float(), SKIPPED: (~is_finite).float()}
+        return is_finite
+
+    @compiled_step
+    def _moved_in_one(
+        self,
+        gradient: Tensor,
+        factors: Tensor,
+        owners: Tensor,
+        scales: Sequence[Tensor],
+        watched: Sequence[Tensor],
+        frozen: Sequence[Piece],
+    ) -> Tensor:
+        """The same in as few passes over memory as the compiler can: a large model's step is nothing else."""
+        return self._moved(gradient * factors[owners.int()], scales, watched, frozen)
+
+    def _clipped(self, gradients: Sequence[Tensor], factors: Tensor) -> Tensor:
+        return flat_vector([one * factor for one, factor in zip(gradients, factors.unbind(), strict=True)])
+
+    @cached_property
+    def _owners(self) -> Tensor:
+        """Which parameter each number of the flat vector belongs to."""
+        numbers = torch.arange(len(self._lengths), dtype=torch.int16, device=self._weight.device)
+        lengths = torch.tensor(self._lengths, device=numbers.device)
+        return numbers.repeat_interleave(lengths, output_size=len(self._weight))
+
+    def _frozen(self) -> list[Piece]:
+        """What does not learn now."""
+        ends = itertools.accumulate(self._lengths)
+        pieces = zip(self._parameters, self._lengths, ends, strict=True)
+        return [(end - length, end) for one, length, end in pieces if not one.requires_grad]
 
     @abstractmethod
-    def _proposal(self, gradients: Sequence[Tensor], *, updates: Tensor, rate: Tensor) -> Proposal:
-        """``updates`` counts this one, ``rate`` is the learning rate; both are float64. Nothing is changed yet."""
+    def _clipping(self, gradients: Sequence[Tensor]) -> Clipping: ...
+
+    @abstractmethod
+    def _scales(self, updates: Tensor, rate: Tensor) -> Sequence[Tensor]:
+        """The numbers of this update, of which ``updates`` is the count; ``rate`` is the learning rate."""
+
+    @abstractmethod
+    def _proposal(self, gradient: Tensor, scales: Sequence[Tensor]) -> Proposal:
+        """``gradient`` is clipped. Nothing is changed yet."""
 
     def _rate(self, progress: Tensor | None) -> Tensor:
         warmup = self._updates / self._warmup if self._warmup else torch.ones_like(self._updates)
@@ -118,6 +182,15 @@ def tensor_norms(tensors: Sequence[Tensor]) -> Tensor:
 
 def flat_vector(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    """``flat_vector`` in a few kernels, whatever the number of tensors."""
+    flat = tensors[0].new_empty(sum(one.numel() for one in tensors))
+    pieces = flat.split([one.numel() for one in tensors])
+    places = [piece.view(one.shape) for piece, one in zip(pieces, tensors, strict=True)]
+    torch.ops.aten._foreach_copy_(places, [one.contiguous() for one in tensors])
+    return flat
 
 
 def _flattened(parameters: list[nn.Parameter]) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from reverie.runtime.flat_optimizer import FlatOptimizer, Proposal, flat_vector, tensor_norms
+from reverie.runtime.flat_optimizer import Clipping, FlatOptimizer, Proposal, tensor_norms
 from reverie.types import require
 
 
@@ -33,24 +33,27 @@ class LaProp(FlatOptimizer):
         self._clip, self._min_weight_norm = clip, min_weight_norm
         self._rms_decay, self._momentum, self._epsilon = rms_decay, momentum, epsilon
 
-    def _proposal(self, gradients: Sequence[Tensor], *, updates: Tensor, rate: Tensor) -> Proposal:
+    def _clipping(self, gradients: Sequence[Tensor]) -> Clipping:
         norms = tensor_norms(gradients)
         weight_norms = tensor_norms(self._parameters)
         # Per tensor, not per unit; the floor lets zero-initialised outputs leave zero.
         limits = self._clip * weight_norms.clamp(min=self._min_weight_norm)
         factors = 1.0 / (norms / limits).clamp(min=1.0)
-        gradient = flat_vector([one * factor for one, factor in zip(gradients, factors.unbind(), strict=True)])
-
-        rms_bias, momentum_bias = 1 - self._rms_decay**updates, 1 - self._momentum**updates
-        square = self._square.lerp(gradient.square(), 1 - self._rms_decay)
-        rms = (square / rms_bias.float()).sqrt_().add_(self._epsilon)
-        mean = self._mean.lerp(gradient.div_(rms), 1 - self._momentum)
-        return Proposal(
-            change=(rate / momentum_bias).float() * mean,
-            mean=mean,
-            square=square,
+        return Clipping(
+            factors=factors,
             metrics={
                 "grad_norm": torch.linalg.vector_norm(norms),
                 "grad_clipped_share": (factors < 1).float().mean(),
             },
         )
+
+    def _scales(self, updates: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
+        rms_bias, momentum_bias = 1 - self._rms_decay**updates, 1 - self._momentum**updates
+        return rms_bias.float(), (rate / momentum_bias).float()
+
+    def _proposal(self, gradient: Tensor, scales: Sequence[Tensor]) -> Proposal:
+        rms_bias, step_size = scales
+        square = self._square.lerp(gradient.square(), 1 - self._rms_decay)
+        rms = (square / rms_bias).sqrt_().add_(self._epsilon)
+        mean = self._mean.lerp(gradient.div_(rms), 1 - self._momentum)
+        return Proposal(change=step_size * mean, mean=mean, square=square)

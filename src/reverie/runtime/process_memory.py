@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import sys
+from contextlib import suppress
 from pathlib import Path
+
+_M_MMAP_THRESHOLD = -3
+"""The number by which glibc's mallopt knows it."""
+_LARGE_BYTES = 256 * 1024
+
+
+def return_large_blocks() -> None:
+    """From now on memory of large blocks goes back to the system as soon as they are freed, at the price of asking for
+    it again. Else the C library keeps it in its heap, where a small block that stays makes a gap of each large one.
+    """
+    with suppress(OSError, AttributeError):  # other C libraries have no such setting
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def peak_bytes() -> int:

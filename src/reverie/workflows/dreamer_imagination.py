@@ -45,7 +45,7 @@ class Imagination:
             action, deter, stoch, feature = self._step(deter, stoch, feature, choice, chance)
             actions.append(action)
             features.append(feature)
-        actions.append(self._actor(feature.detach()).drawn(choices[-1]))
+        actions.append(self._chosen(feature, choices[-1]))
         return Dreamed(feature=torch.stack(features, 1), action=torch.stack(actions, 1))
 
     def _noises(self, horizon: int, starts: Latent, rng: Generator | None) -> tuple[Noises, Noises]:
@@ -55,6 +55,10 @@ class Imagination:
         if rng is None or chances is None:
             return [None] * (horizon + 1), [None] * horizon
         return self._actor.noise((horizon + 1, count), rng).unbind(0), chances.unbind(0)
+
+    @compiled_step
+    def _chosen(self, feature: Tensor, choice: Tensor | None) -> Tensor:
+        return self._actor(feature.detach()).drawn(choice)
 
     @compiled_step
     def _step(

@@ -216,8 +216,15 @@ class TwoHot:
         is_outside = (below == above) & target.isfinite()
         gap_below = torch.where(is_outside, torch.ones_like(gap_below), gap_below)
         gap_above = torch.where(is_outside, torch.ones_like(gap_above), gap_above)
-        pairs = self._log_probs.gather(-1, torch.stack([below, above], -1))
-        return -(pairs * torch.stack([gap_above, gap_below], -1)).sum(-1) / (gap_below + gap_above)
+        places, shares = torch.stack([below, above], -1), torch.stack([gap_above, gap_below], -1)
+        return -(self._at(places) * shares).sum(-1) / (gap_below + gap_above)
+
+    def _at(self, places: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling():
+            return self._log_probs.gather(-1, places)
+        # On a GPU the gradient of ``gather`` has one order only after a sort; this is a part of what stands around it.
+        is_there = places.unsqueeze(-1) == torch.arange(self._bins.shape[0], device=places.device)
+        return torch.where(is_there, self._log_probs.unsqueeze(-2), 0.0).sum(-1)
 
 
 class SymlogTwoHot:

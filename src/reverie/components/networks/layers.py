@@ -61,8 +61,11 @@ class BlockLinear(nn.Module):
 
     def forward(self, x_NGI: Tensor) -> Tensor:
         blocks, _, size = self.weight.shape
-        y_GNO = torch.baddbmm(self.bias.view(blocks, 1, size), x_NGI.transpose(0, 1), self.weight)
-        return y_GNO.transpose(0, 1)
+        bias_G1O, x_GNI = self.bias.view(blocks, 1, size), x_NGI.transpose(0, 1)
+        if torch.compiler.is_compiling():  # then adding is free, where baddbmm would first write the bias out
+            y_GNO = torch.bmm(x_GNI, self.weight)
+            return (y_GNO + bias_G1O.to(y_GNO.dtype)).transpose(0, 1)
+        return torch.baddbmm(bias_G1O, x_GNI, self.weight).transpose(0, 1)
 
 
 class NormSilu(nn.Module):

@@ -174,10 +174,7 @@ class _Walk(torch.autograd.Function):
         deter, stoch, logits = grad_outputs
         arriving = Arriving(deter.contiguous(), stoch.flatten(-2).contiguous(), logits.flatten(-2).contiguous())
         slopes = ctx.steps.backward(inputs, weights, ctx.latents, tape, arriving)
-        to_blocks = norm_gradient(slopes.blocks, tape.blocks, weights.block_scale)
-        to_seen = norm_gradient(slopes.seen, tape.seen, weights.seen_scale)
-        found = weight_gradients(keep, weights, tape, slopes, to_blocks, to_seen)
-        to_action = to_blocks.unflatten(-1, (len(weights.blocks), -1))
+        to_action, to_seen, *found = gradients_behind(keep, weights, tape, slopes)
         to_carry = slopes.deter, slopes.stoch.unflatten(-1, inputs.stoch.shape[-2:])
         return (None, None, None, None, *to_carry, to_action, to_seen, *found)
 
@@ -186,6 +183,15 @@ def weights_in(dtype: torch.dtype, weights: Weights) -> Weights:
     """Products read ``dtype``, norms keep their scales as they are."""
     kept = {"read_scales": weights.read_scales, "block_scale": weights.block_scale, "seen_scale": weights.seen_scale}
     return Weights(*[one.to(dtype).contiguous() for one in weights])._replace(**kept)
+
+
+@compiled_step
+def gradients_behind(keep: Tensor, weights: Weights, tape: Tape, slopes: Slopes) -> tuple[Tensor, ...]:
+    """Those of actions, of tokens and of the weights, all of whose steps can be treated at once."""
+    to_blocks = norm_gradient(slopes.blocks, tape.blocks, weights.block_scale)
+    to_seen = norm_gradient(slopes.seen, tape.seen, weights.seen_scale)
+    found = weight_gradients(keep, weights, tape, slopes, to_blocks, to_seen)
+    return to_blocks.unflatten(-1, (len(weights.blocks), -1)), to_seen, *found
 
 
 def weight_gradients(
