@@ -17,7 +17,7 @@ from reverie.components.networks.distributions import (
     symexp_bins,
     symlog_bins,
 )
-from reverie.components.networks.layers import Activation, Mlp, Norm, fan_beside, linear
+from reverie.components.networks.layers import Activation, Mlp, Norm, aligned, fan_beside, linear
 from reverie.types import require
 
 
@@ -58,7 +58,7 @@ class TwoHotHead(ScalarHead):
         self.register_buffer("bins", symexp_bins(bins), persistent=False)
 
     def forward(self, feature: Tensor) -> TwoHot:
-        return TwoHot(self.output(self.mlp(feature)), self.bins)
+        return TwoHot(aligned(self.output, self.mlp(feature)), self.bins)
 
 
 class SymlogTwoHotHead(ScalarHead):
@@ -83,7 +83,7 @@ class SymlogTwoHotHead(ScalarHead):
         self.register_buffer("bins", symlog_bins(bins), persistent=False)
 
     def forward(self, feature: Tensor) -> SymlogTwoHot:
-        return SymlogTwoHot(self.output(self.mlp(feature)), self.bins)
+        return SymlogTwoHot(aligned(self.output, self.mlp(feature)), self.bins)
 
 
 class NormalHead(ScalarHead):

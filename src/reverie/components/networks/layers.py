@@ -14,6 +14,8 @@ from reverie.types import ReverieError, require
 
 NORM_EPSILON = 1e-4
 LAYER_NORM_EPSILON = 1e-3
+_ALIGNED = 8
+"""Numbers of 16 bits that a matrix unit is fed with at once."""
 
 Norm = Literal["rms", "layer", "none"]
 Activation = Literal["silu", "elu", "relu"]
@@ -45,6 +47,15 @@ def linear(
     if has_bias:
         nn.init.zeros_(layer.bias)
     return layer
+
+
+def aligned(layer: nn.Linear, x: Tensor) -> Tensor:
+    """``layer(x)``. Where it is compiled, the outputs are filled up to a multiple of eight: others have slow kernels."""
+    missing = -layer.out_features % _ALIGNED
+    if not (missing and torch.compiler.is_compiling()):
+        return layer(x)
+    bias = None if layer.bias is None else F.pad(layer.bias, (0, missing))
+    return F.linear(x, F.pad(layer.weight, (0, 0, 0, missing)), bias)[..., : layer.out_features]
 
 
 class BlockLinear(nn.Module):
