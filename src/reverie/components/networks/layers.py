@@ -50,7 +50,7 @@ def linear(
 
 
 def aligned(layer: nn.Linear, x: Tensor) -> Tensor:
-    """``layer(x)``. Where it is compiled, the outputs are filled up to a multiple of eight: others have slow kernels."""
+    """``layer(x)``. Where it is compiled, the outputs are filled up to a multiple of eight: else kernels are slow."""
     missing = -layer.out_features % _ALIGNED
     if not (missing and torch.compiler.is_compiling()):
         return layer(x)
