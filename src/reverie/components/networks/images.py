@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from reverie.components.networks import corner_convolutions
+from reverie.components.networks import corner_convolutions, halved_convolution
 from reverie.components.networks.distributions import ImageMse
 from reverie.components.networks.layers import BlockLinear, Mlp, NormSilu, linear, truncated_normal_
 from reverie.runtime.convolutions import convolutions_are_rewritten
@@ -49,7 +49,7 @@ class ImageEncoder(nn.Module):
         pictures = torch.cat([obs[key] for key in self._keys], dim=-1)
         x_NHWC = pictures.flatten(0, -4).float() / 255 - 0.5
         for layer, norm in zip(self.convolutions, self.norms, strict=True):
-            x_NHWC = norm(conv_then_halved(layer, x_NHWC))
+            x_NHWC = halved_and_activated(layer, norm, x_NHWC)
         return x_NHWC.reshape(*pictures.shape[:-3], self.output_dim)
 
 
@@ -123,6 +123,16 @@ def conv(input_dim: int, output_dim: int, kernel: int) -> nn.Conv2d:
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)
     return layer
+
+
+def halved_and_activated(layer: nn.Module, norm: nn.Module, x_NHWC: Tensor) -> Tensor:
+    """One stage of the encoder. The first one moves the most memory, so there it has kernels of its own."""
+    assert isinstance(norm, NormSilu)
+    if _is_rewritten():
+        weight, bias = _parameters(layer)
+        if weight.shape[1] <= FEW_CHANNELS and halved_convolution.can_be_fused(x_NHWC, weight):
+            return halved_convolution.conv_halved_activated(x_NHWC, weight, bias, norm.scale)
+    return norm(conv_then_halved(layer, x_NHWC))
 
 
 def conv_then_halved(layer: nn.Module, x_NHWC: Tensor) -> Tensor:

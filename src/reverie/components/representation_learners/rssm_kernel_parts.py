@@ -9,22 +9,9 @@ by side on the same terms, all warps would fetch the same left side, and each wa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import triton
-import triton.language
 
-from reverie.components.networks.layers import NORM_EPSILON
-
-if TYPE_CHECKING:  # Triton's own types are the compiler's view of values, not that of who writes kernels
-    tl: Any = ...
-    constexpr = Any
-    tensor = Any
-else:
-    tl = triton.language
-    constexpr, tensor = tl.constexpr, tl.tensor
-
-EPSILON = tl.constexpr(NORM_EPSILON)
+from reverie.components.networks.kernel_language import EPSILON, constexpr, tensor, tl
 
 
 @triton.jit

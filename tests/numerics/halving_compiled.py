@@ -1,0 +1,54 @@
+"""Started by a test: compiles the kernels of an encoder's first layer for a Hopper GPU, which need not be here.
+
+The interpreter takes what the compiler refuses. Shapes are those in use, and the launches' own choice of sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from reverie.components.networks import halved_launches
+
+KINDS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int8: "*i8", int: "i32"}
+LAYERS = {"12m": (3, 32), "200m": (3, 128), "400m": (3, 192), "1m in grey": (1, 8), "four channels": (4, 32)}
+compiled: dict[str, dict[str, int]] = {}
+
+
+def run(kernel: Any, grid: tuple[int, int], *arguments: Any, **names: Any) -> None:
+    """In place of a launch."""
+    sizes = dict(names)
+    options = {"num_warps": sizes.pop("num_warps")}
+    signature: dict[str, str] = {}
+    aligned = {}
+    for place, value in enumerate(arguments):
+        signature[kernel.arg_names[place]] = KINDS[value.dtype if isinstance(value, Tensor) else type(value)]
+        aligned[(place,)] = [["tt.divisibility", 16]]
+    source = ASTSource(kernel, signature | dict.fromkeys(sizes, "constexpr"), sizes, aligned)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    text = made.asm["ptx"]
+    compiled[f"{kernel.__name__} {name} {dtype}"] = {
+        "shared_bytes": made.metadata.shared,
+        "matrix_products": len(re.findall(r"wgmma\.mma_async|mma\.sync", text)),
+        "registers_kept": sum(int(one) for one in re.findall(r"\.reg \.b32 \t%r<(\d+)>", text)),
+        "programs": grid[0] * grid[1],
+    }
+
+
+setattr(halved_launches, "_run", run)  # noqa: B010
+for dtype in (torch.bfloat16, torch.float32):
+    for name, (channels, outputs) in LAYERS.items():
+        if dtype == torch.float32 and name != "12m":
+            continue  # the same programs without matrix units: it takes a while to compile them
+        pictures = torch.zeros(4, 68, 68, channels, dtype=dtype)
+        weights, bias = torch.zeros(4, 6, 6 * channels, outputs), torch.zeros(outputs)
+        activated, largest, winner = halved_launches.halved(pictures, weights, bias, bias)
+        halved_launches.halved_gradients(activated, pictures, weights, bias, largest, winner)
+print(json.dumps(compiled))
