@@ -15,17 +15,17 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from reverie.components.networks import halved_launches
+from reverie.components.networks import halved_convolution, halved_launches
 
 KINDS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int8: "*i8", int: "i32"}
-LAYERS = {"12m": (3, 32), "200m": (3, 128), "400m": (3, 192), "1m in grey": (1, 8), "four channels": (4, 32)}
+LAYERS = {"12m": (3, 32), "200m": (3, 128), "400m": (3, 192), "1m in grey": (1, 8), "four channels": (4, 32), "widest": (3, 256), "most": (4, 128), "most in float32": (4, 64)}
 compiled: dict[str, dict[str, int]] = {}
 
 
 def run(kernel: Any, grid: tuple[int, int], *arguments: Any, **names: Any) -> None:
     """In place of a launch."""
     sizes = dict(names)
-    options = {"num_warps": sizes.pop("num_warps")}
+    options = {key: sizes.pop(key) for key in ("num_warps", "num_stages") if key in sizes}
     signature: dict[str, str] = {}
     aligned = {}
     for place, value in enumerate(arguments):
@@ -45,8 +45,8 @@ def run(kernel: Any, grid: tuple[int, int], *arguments: Any, **names: Any) -> No
 setattr(halved_launches, "_run", run)  # noqa: B010
 for dtype in (torch.bfloat16, torch.float32):
     for name, (channels, outputs) in LAYERS.items():
-        if dtype == torch.float32 and name != "12m":
-            continue  # the same programs without matrix units: it takes a while to compile them
+        if not halved_convolution._fits(torch.empty(outputs, channels, 5, 5), dtype):
+            continue
         pictures = torch.zeros(4, 68, 68, channels, dtype=dtype)
         weights, bias = torch.zeros(4, 6, 6 * channels, outputs), torch.zeros(outputs)
         activated, largest, winner = halved_launches.halved(pictures, weights, bias, bias)

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 _MOST_OUTPUTS, _MOST_TERMS = 256, 256
 """Channels of the result, and numbers in a patch: what fits into the registers of one program."""
-_MOST_BYTES = 128 * 1024
-"""Of the weights of one corner, which a program keeps beside the patches."""
+_MOST_BYTES = 64 * 1024
+"""Of the weights of one corner. A program keeps those of three at once, beside its patches."""
 
 
 def can_be_fused(x_NHWC: Tensor, weight_OIKK: Tensor) -> bool:

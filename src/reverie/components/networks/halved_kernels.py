@@ -43,20 +43,20 @@ def halved_kernel(
     patches = tl.load(pictures + at, mask=(k < D * D * C)[None, :], other=0.0)
     col_ok = cols < O
     shift = tl.load(bias + cols, mask=col_ok, other=0.0).to(pictures.dtype.element_ty)
-    best = _corner(patches, weights, shift, k, cols, C, D, O)
-    which = tl.zeros((BM, OP), tl.int8)
-    for corner in tl.static_range(1, 4):
-        other = _corner(patches, weights + corner * (D * D * C * O), shift, k, cols, C, D, O)
+    best = tl.full((BM, OP), float("-inf"), tl.float32)
+    which = tl.zeros((BM, OP), tl.int32)
+    for corner in range(4):  # the compiler fetches the weights of the next one while it multiplies
+        value = _corner(patches, weights + corner * (D * D * C * O), shift, k, cols, C, D, O)
         # Of equal ones the first stays, and so does what is not a number, as in max_pool2d.
-        is_better = (other > best) | (other != other)
-        best = tl.where(is_better, other, best)
-        which = tl.where(is_better, corner, which).to(tl.int8)
+        is_better = (value > best) | (value != value)
+        best = tl.where(is_better, value, best)
+        which = tl.where(is_better, corner, which)
     inverse = tl.rsqrt(tl.sum(best * best, 1) / O + EPSILON)
     x = best * inverse[:, None] * tl.load(scale + cols, mask=col_ok, other=0.0)[None, :]
     mask = (pixels < count)[:, None] & col_ok[None, :]
     at = pixels.to(tl.int64)[:, None] * O + cols[None, :]
     tl.store(largest + at, best.to(largest.dtype.element_ty), mask=mask)
-    tl.store(winner + at, which, mask=mask)
+    tl.store(winner + at, which.to(tl.int8), mask=mask)
     tl.store(output + at, (x * tl.sigmoid(x)).to(output.dtype.element_ty), mask=mask)
 
 

@@ -19,8 +19,9 @@ from reverie.components.networks.halved_kernels import (
     weights_gradient_kernel,
 )
 
-_CHANNELS = 32
-"""Of the result, in one program that makes the weights' gradient: four times these sums are kept in registers."""
+_CHANNELS, _WIDE_CHANNELS = 32, 8
+"""Of the result, in one program that makes the weights' gradient: it keeps four times these sums in registers. Fewer
+where products are float32, which no matrix unit makes: their factors are kept in registers too."""
 _PROGRAMS = 264
 """That share the pixels when the weights' gradient is made: two for each processor of an H200."""
 _NUMBERS = 8192
@@ -51,7 +52,7 @@ class _Sizes:
     def names(self) -> dict[str, Any]:
         """Those that all kernels which read patches are compiled for."""
         own = {"HEIGHT": self.height, "WIDTH": self.width, "C": self.channels, "D": self.reach, "O": self.outputs}
-        return {**own, "KP": _filled_up(self.inner), "num_warps": 8}
+        return {**own, "KP": _filled_up(self.inner), "num_warps": 8, "num_stages": 3}
 
 
 def halved(
@@ -66,10 +67,17 @@ def halved(
     activated, largest = (pictures.new_empty(shape) for _ in range(2))
     winner = pictures.new_empty(shape, dtype=torch.int8)
     wide = _filled_up(sizes.outputs)
-    rows = rows or ((128 if wide <= 128 else 64) if sizes.is_narrow else 32)
+    rows = rows or _rows(sizes, wide)
     arguments = pictures.contiguous(), weights.to(sizes.dtype).contiguous(), bias, scale, largest, winner, activated
     _run(halved_kernel, (triton.cdiv(sizes.count, rows), 1), *arguments, sizes.count, **sizes.names, OP=wide, BM=rows)
     return activated, largest, winner
+
+
+def _rows(sizes: _Sizes, wide: int) -> int:
+    """Beside the weights of three corners they fit into what programs share, and their sums into registers."""
+    if not sizes.is_narrow:
+        return 32
+    return 128 if _filled_up(sizes.inner) * wide <= 128 * 128 else 64
 
 
 def halved_gradients(
@@ -85,7 +93,7 @@ def halved_gradients(
     """Of weights, bias and scale, in float32."""
     sizes = _sizes(pictures, weights)
     to_largest, to_scale, to_bias = _through_norm(gradient.contiguous(), largest, scale, sizes)
-    tile = min(_filled_up(sizes.outputs), _CHANNELS)
+    tile = min(_filled_up(sizes.outputs), _CHANNELS if sizes.is_narrow else _WIDE_CHANNELS)
     tiles = triton.cdiv(sizes.outputs, tile)
     rows = 64 if sizes.is_narrow else 32
     shares = min(max(1, programs // tiles), triton.cdiv(sizes.count, rows))
