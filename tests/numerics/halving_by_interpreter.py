@@ -36,7 +36,7 @@ def distances(layer: Layer) -> dict[str, float]:
 
 
 def distances_in_float16(layer: Layer) -> dict[str, float]:
-    # The interpreter multiplies the bits of bfloat16 as if they were integers. The other narrow type takes the same ways.
+    # The interpreter multiplies the bits of bfloat16 as if they were integers. The other narrow type goes the same way.
     with torch.autocast("cpu", dtype=torch.float16):
         return distances(layer)
 

@@ -18,7 +18,17 @@ from triton.compiler import ASTSource
 from reverie.components.networks import halved_convolution, halved_launches
 
 KINDS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int8: "*i8", int: "i32"}
-LAYERS = {"12m": (3, 32), "200m": (3, 128), "400m": (3, 192), "1m in grey": (1, 8), "four channels": (4, 32), "widest": (3, 256), "most": (4, 128), "most in float32": (4, 64)}
+LAYERS = {
+    "12m": (3, 32),
+    "200m": (3, 128),
+    "400m": (3, 192),
+    "1m in grey": (1, 8),
+    "four channels": (4, 32),
+    "widest": (3, 256),
+    "most": (4, 128),
+    "most in float32": (4, 64),
+}
+"""Channels of the picture and of the result."""
 compiled: dict[str, dict[str, int]] = {}
 
 
@@ -34,19 +44,19 @@ def run(kernel: Any, grid: tuple[int, int], *arguments: Any, **names: Any) -> No
     source = ASTSource(kernel, signature | dict.fromkeys(sizes, "constexpr"), sizes, aligned)
     made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     text = made.asm["ptx"]
-    compiled[f"{kernel.__name__} {name} {dtype}"] = {
+    compiled[f"{kernel.__name__} {case}"] = {
         "shared_bytes": made.metadata.shared,
         "matrix_products": len(re.findall(r"wgmma\.mma_async|mma\.sync", text)),
-        "registers_kept": sum(int(one) for one in re.findall(r"\.reg \.b32 \t%r<(\d+)>", text)),
         "programs": grid[0] * grid[1],
     }
 
 
 setattr(halved_launches, "_run", run)  # noqa: B010
 for dtype in (torch.bfloat16, torch.float32):
-    for name, (channels, outputs) in LAYERS.items():
+    for layer, (channels, outputs) in LAYERS.items():
         if not halved_convolution._fits(torch.empty(outputs, channels, 5, 5), dtype):
             continue
+        case = f"{layer} {dtype}"
         pictures = torch.zeros(4, 68, 68, channels, dtype=dtype)
         weights, bias = torch.zeros(4, 6, 6 * channels, outputs), torch.zeros(outputs)
         activated, largest, winner = halved_launches.halved(pictures, weights, bias, bias)
