@@ -10,6 +10,7 @@ import json
 import torch
 from plain_halving import Layer, distance, made_up, outcome, plain_halving, share_of_ties
 from torch import Tensor
+from torch.nn import functional as F
 
 from reverie.components.networks import halved_convolution, halved_launches
 from reverie.components.networks.halved_convolution import conv_halved_activated
@@ -54,6 +55,17 @@ def with_numbers_missing() -> dict[str, list[bool]]:
     return dict(zip(("ours", "torch's"), (one.isnan().flatten().tolist() for one in both), strict=True))
 
 
+def checked_by_torch() -> dict[str, str]:
+    """Both operations: nothing is written to what they read, and results lie as tracing was told."""
+    x, weight, bias, scale = (one.detach() for one in made_up(Layer(channels=2, outputs=5)))
+    first = F.pad(x, (0, 0, 2, 2, 2, 2)), halved_convolution.corner_weights(weight), bias, scale
+    gradient, largest, winner = halved_convolution._halved(*first)
+    second = gradient, *first[:2], scale, largest, winner
+    tests = "test_schema", "test_faketensor"
+    torch.library.opcheck(halved_convolution._halved, first, test_utils=tests)
+    return torch.library.opcheck(halved_convolution._halved_gradients, second, test_utils=tests)
+
+
 def last_wins(one: Tensor) -> Tensor:
     """Corners in the opposite order: the same maximum, and of equal ones another learns."""
     return right(one).flip(0)
@@ -73,6 +85,7 @@ found["in float16"] = distances_in_float16(Layer(pictures=3, height=16, outputs=
 found["ties in float16"] = distances_in_float16(LAYERS["corners that tie"])
 found["share of ties"] = share_of_ties(made_up(LAYERS["corners that tie"]))
 found["twice the same"] = of_two_calls(Layer(pictures=4))
+found["checked by torch"] = checked_by_torch()
 found["not a number"] = with_numbers_missing()
 right, halved_convolution.corner_weights = halved_convolution.corner_weights, last_wins
 found["beside corners in the opposite order"] = distances(LAYERS["corners that tie"])

@@ -57,8 +57,8 @@ for dtype in (torch.bfloat16, torch.float32):
         if not halved_convolution._fits(torch.empty(outputs, channels, 5, 5), dtype):
             continue
         case = f"{layer} {dtype}"
-        pictures = torch.zeros(4, 68, 68, channels, dtype=dtype)
-        weights, bias = torch.zeros(4, 6, 6 * channels, outputs), torch.zeros(outputs)
+        pictures = torch.empty(1024, 68, 68, channels, dtype=dtype, device="meta")
+        weights, bias = (torch.empty(*shape, outputs, device="meta") for shape in ((4, 6, 6 * channels), ()))
         activated, largest, winner = halved_launches.halved(pictures, weights, bias, bias)
         halved_launches.halved_gradients(activated, pictures, weights, bias, largest, winner)
 print(json.dumps(compiled))

@@ -141,19 +141,18 @@ def weights_gradient_kernel(
     KP: constexpr,
     OT: constexpr,
     BM: constexpr,
+    TURNS: constexpr,
 ) -> None:
-    """Of the weights of all corners, the terms of a range of pixels: ``parts`` [programs, 4, D * D * C, O].
+    """Of the weights of all corners, the terms of ``TURNS`` times ``BM`` pixels: ``parts`` [programs, 4, D * D * C, O].
 
     Columns of the product are ``OT`` channels for each corner, and a gradient stands in those of the corner that won.
     """
-    share = tl.cdiv(tl.cdiv(count, BM), tl.num_programs(0)) * BM
-    first = tl.program_id(0) * share
     k, corners = tl.arange(0, KP), tl.arange(0, 4)
     cols = tl.program_id(1) * OT + tl.arange(0, OT)
     places = _places(k, WIDTH, C, D)[:, None]
     found = tl.zeros((KP, 4 * OT), tl.float32)
-    for start in range(first, tl.minimum(first + share, count), BM):
-        pixels = start + tl.arange(0, BM)
+    for turn in range(TURNS):
+        pixels = (tl.program_id(0) * TURNS + turn) * BM + tl.arange(0, BM)
         origins = _origins(tl.minimum(pixels, count - 1), HEIGHT, WIDTH, C, D)
         patches = tl.load(pictures + (places + origins[None, :]), mask=(k < D * D * C)[:, None], other=0.0)
         mask = (pixels < count)[:, None] & (cols < O)[None, :]

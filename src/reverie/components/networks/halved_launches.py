@@ -55,26 +55,21 @@ class _Sizes:
         return {**own, "KP": _filled_up(self.inner), "num_warps": 8, "num_stages": 3}
 
 
-def halved(
-    pictures: Tensor, weights: Tensor, bias: Tensor, scale: Tensor, *, rows: int | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Activated, largest and winner, each [N, H, W, O]: from pictures with their border, and weights [4, D, D * C, O].
-
-    ``rows`` pixels of the small map are one program's.
-    """
+def halved(pictures: Tensor, weights: Tensor, bias: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Activated, largest and winner [N, H, W, O], from pictures with their border and weights [4, D, D * C, O]."""
     sizes = _sizes(pictures, weights)
     shape = len(pictures), sizes.height, sizes.width, sizes.outputs
     activated, largest = (pictures.new_empty(shape) for _ in range(2))
     winner = pictures.new_empty(shape, dtype=torch.int8)
     wide = _filled_up(sizes.outputs)
-    rows = rows or _rows(sizes, wide)
+    rows = _rows(sizes, wide)
     arguments = pictures.contiguous(), weights.to(sizes.dtype).contiguous(), bias, scale, largest, winner, activated
     _run(halved_kernel, (triton.cdiv(sizes.count, rows), 1), *arguments, sizes.count, **sizes.names, OP=wide, BM=rows)
     return activated, largest, winner
 
 
 def _rows(sizes: _Sizes, wide: int) -> int:
-    """Beside the weights of three corners they fit into what programs share, and their sums into registers."""
+    """Pixels of one program. Beside the weights of three corners they fit into its memory, and sums into registers."""
     if not sizes.is_narrow:
         return 32
     return 128 if _filled_up(sizes.inner) * wide <= 128 * 128 else 64
@@ -87,8 +82,6 @@ def halved_gradients(
     scale: Tensor,
     largest: Tensor,
     winner: Tensor,
-    *,
-    programs: int = _PROGRAMS,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of weights, bias and scale, in float32."""
     sizes = _sizes(pictures, weights)
@@ -96,10 +89,11 @@ def halved_gradients(
     tile = min(_filled_up(sizes.outputs), _CHANNELS if sizes.is_narrow else _WIDE_CHANNELS)
     tiles = triton.cdiv(sizes.outputs, tile)
     rows = 64 if sizes.is_narrow else 32
-    shares = min(max(1, programs // tiles), triton.cdiv(sizes.count, rows))
+    turns = triton.cdiv(triton.cdiv(sizes.count, rows), max(1, _PROGRAMS // tiles))
+    shares = triton.cdiv(sizes.count, rows * turns)
     parts = torch.empty(shares, *weights.shape, dtype=torch.float32, device=pictures.device)
     arguments = pictures.contiguous(), to_largest, winner, parts, sizes.count
-    _run(weights_gradient_kernel, (shares, tiles), *arguments, **sizes.names, OT=tile, BM=rows)
+    _run(weights_gradient_kernel, (shares, tiles), *arguments, **sizes.names, OT=tile, BM=rows, TURNS=turns)
     return parts.sum(0), to_bias, to_scale
 
 
