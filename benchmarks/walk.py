@@ -72,7 +72,7 @@ def main() -> int:
 def measured(size: str, ways: list[str], calls: int, *, has_tiles: bool) -> list[dict[str, Any]]:
     rssm, arguments = made(size)
     use_compiled_steps(is_on=False)
-    wanted = torch.cat([one.flatten().float() for one in updated(rssm, arguments, None, None, by_walk=False)])
+    wanted = torch.cat([one.flatten().float() for one in updated(rssm, arguments, None, None)])
     found = []
     for way, update in updates(rssm, arguments, ways, has_tiles=has_tiles).items():
         use_compiled_steps(is_on=way in ("compiled", "by_hand"))
@@ -102,22 +102,16 @@ def made(size: str) -> tuple[Rssm, tuple[Latent, Tensor, Tensor, Tensor]]:
 def updates(
     rssm: Rssm, arguments: tuple[Latent, Tensor, Tensor, Tensor], ways: list[str], *, has_tiles: bool
 ) -> dict[str, Update]:
-    steps: dict[str, tuple[Steps | None, bool]] = {
-        "eager": (None, False),
-        "compiled": (None, True),
-        "by_hand": (PlainSteps(), True),
-    }
+    steps: dict[str, Steps | None] = {"eager": None, "compiled": None, "by_hand": PlainSteps()}
     if "fused" in ways:
         from reverie.components.representation_learners.rssm_fused import FusedSteps
 
-        steps["fused"] = (FusedSteps(), True)
+        steps["fused"] = FusedSteps()
         for cut in CUTS if has_tiles else ():
             name = "fused " + " ".join(f"{key}={value}" for key, value in cut.items())
-            steps[name] = (FusedSteps(**cut), True)
+            steps[name] = FusedSteps(**cut)
     return {
-        name: functools.partial(updated, rssm, arguments, one, by_walk=by_walk)
-        for name, (one, by_walk) in steps.items()
-        if name.split()[0] in ways
+        name: functools.partial(updated, rssm, arguments, one) for name, one in steps.items() if name.split()[0] in ways
     }
 
 
@@ -126,13 +120,11 @@ def updated(
     arguments: tuple[Latent, Tensor, Tensor, Tensor],
     steps: Steps | None,
     rng: Generator | None,
-    *,
-    by_walk: bool,
 ) -> list[Tensor]:
     """Gradients of tokens and weights."""
     parameters = [value for name, value in rssm.named_parameters() if not name.startswith("prior")]
     with torch.autocast("cuda", dtype=torch.bfloat16):
-        way = functools.partial(rssm.walk, steps=steps) if by_walk else rssm.observe
+        way = rssm.observe if steps is None else functools.partial(rssm.walk, steps=steps)
         latent, posterior = way(*arguments, rng)
     total = latent.deter.mean() + latent.stoch.square().mean() + posterior.float().square().mean()
     return list(torch.autograd.grad(total, [arguments[1], *parameters]))

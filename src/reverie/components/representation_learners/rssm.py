@@ -12,7 +12,6 @@ from reverie.components.networks.layers import BlockLinear, Mlp, NormSilu, linea
 from reverie.components.representation_learners.cells import gated
 from reverie.components.representation_learners.latents import CategoricalLatents, Latent, LatentKind
 from reverie.components.representation_learners.rssm_by_hand import chosen_steps, walked_by_hand
-from reverie.components.representation_learners.rssm_scan import Layers, walked
 from reverie.components.representation_learners.rssm_tape import Inputs, Steps, Weights
 from reverie.components.representation_learners.state_space_model import StateSpaceModel, bounded
 from reverie.runtime.compilation import steps_are_compiled
@@ -56,9 +55,10 @@ class Rssm(StateSpaceModel):
     def observe(
         self, carry: Latent, tokens_BTD: Tensor, action_BTA: Tensor, is_first_BT: Tensor, rng: Generator | None
     ) -> tuple[Latent, Tensor]:
-        if not (self._is_shallow and steps_are_compiled() and torch.is_grad_enabled()):
+        steps = chosen_steps() if self._is_shallow and steps_are_compiled() and torch.is_grad_enabled() else None
+        if steps is None or not isinstance(self._latents, CategoricalLatents):
             return super().observe(carry, tokens_BTD, action_BTA, is_first_BT, rng)
-        return self.walk(carry, tokens_BTD, action_BTA, is_first_BT, rng, steps=chosen_steps())
+        return self.walk(carry, tokens_BTD, action_BTA, is_first_BT, rng, steps=steps)
 
     def walk(
         self,
@@ -68,12 +68,13 @@ class Rssm(StateSpaceModel):
         is_first_BT: Tensor,
         rng: Generator | None,
         *,
-        steps: Steps | None = None,
+        steps: Steps,
     ) -> tuple[Latent, Tensor]:
         """The same as ``observe`` in fewer and larger operations, for a device on which small ones are expensive.
 
-        ``steps`` bring their own gradients, for classes only; without them the gradients are autograd's.
+        For latents of classes only. ``steps`` bring their own gradients.
         """
+        assert isinstance(self._latents, CategoricalLatents)
         keep_BT1 = (~is_first_BT).unsqueeze(-1).to(carry.deter.dtype)
         first = _first(self.posterior_mlp.linears, nn.Linear)
         size, length = is_first_BT.shape
@@ -82,30 +83,9 @@ class Rssm(StateSpaceModel):
         noise_TB = self._latents.noise((length, size), carry.deter.device, rng)
         by_time = (part.transpose(0, 1) for part in (action_BTGD, tokens_BTH))
         inputs = Inputs(keep_BT1.transpose(0, 1), noise_TB, carry.deter, carry.stoch, *by_time)
-        if steps is not None and isinstance(self._latents, CategoricalLatents):
-            found = walked_by_hand(inputs, self._weights(), self._latents, steps)
-        else:
-            found = self._walked(inputs)
+        found = walked_by_hand(inputs, self._weights(), self._latents, steps)
         deter, stoch, posterior = (one.transpose(0, 1) for one in found)
         return Latent(deter=deter, stoch=stoch), posterior
-
-    def _walked(self, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
-        keep_TB1, noise_TB, deter, stoch, action_TBGD, tokens_TBH = inputs
-        length, size = keep_TB1.shape[:2]
-        noises = [None] * length if noise_TB is None else noise_TB.unbind(0)
-        layers = self._layers(length, size, tokens_TBH.dtype)
-        deters, stochs, posteriors = [], [], []
-        parts = zip(keep_TB1.unbind(0), action_TBGD.unbind(0), tokens_TBH.unbind(0), noises, strict=True)
-        for step, part in enumerate(parts):
-            deter, stoch, posterior, reads = walked(
-                deter, stoch, *part, self._latents, layers.weights, layers.catchers(step)
-            )
-            layers.keep(reads)
-            deters.append(deter)
-            stochs.append(stoch)
-            posteriors.append(posterior)
-        # Stacked by time: the gradient of each step is then one piece of memory, which compiled code would copy else.
-        return torch.stack(deters), torch.stack(stochs), torch.stack(posteriors)
 
     def _weights(self) -> Weights:
         deter, stoch = (_first(mlp.linears, nn.Linear) for mlp in (self.read_deter, self.read_stoch))
@@ -125,21 +105,6 @@ class Rssm(StateSpaceModel):
             output=self.posterior_output.weight,
             output_bias=self.posterior_output.bias,
         )
-
-    def _layers(self, length: int, size: int, dtype: torch.dtype) -> Layers:
-        """In the order in which ``walked`` reads them."""
-        layers = Layers(length, size, dtype)
-        for mlp in (self.read_deter, self.read_stoch):
-            layer = _first(mlp.linears, nn.Linear)
-            layers.linear(layer.weight, layer.bias)
-            layers.scale(_first(mlp.norms, NormSilu).scale)
-        layers.blocks(_first(self.dynamics, BlockLinear).weight[:, : -self.read_action.output_dim])
-        layers.scale(_first(self.dynamics_norms, NormSilu).scale)
-        layers.blocks(self.gates.weight, self.gates.bias)
-        layers.linear(_first(self.posterior_mlp.linears, nn.Linear).weight[:, : self._deter])
-        layers.scale(_first(self.posterior_mlp.norms, NormSilu).scale)
-        layers.linear(self.posterior_output.weight, self.posterior_output.bias)
-        return layers
 
     def _action_part(self, action_BTH: Tensor) -> Tensor:
         """What actions add to the blocks, with the blocks' bias: [B, T, blocks, D / blocks]."""
