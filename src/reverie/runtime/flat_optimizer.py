@@ -86,13 +86,13 @@ class FlatOptimizer(ABC):
         """
         rate, updates = self._rate(progress), self._updates + 1
         clipping = self._clipping(gradients)
-        watched = [clipping.metrics["grad_norm"], *([] if watched is None else [watched])]
+        finite = [clipping.metrics["grad_norm"], *([] if watched is None else [watched])]
         scales = self._scales(updates, rate)
         if steps_are_compiled():
             gradient = _joined(gradients)
-            is_finite = self._moved_in_one(gradient, clipping.factors, self._owners, scales, watched, self._frozen())
+            is_finite = self._moved_in_one(gradient, clipping.factors, self._owners, scales, finite, self._frozen())
         else:
-            is_finite = self._moved(self._clipped(gradients, clipping.factors), scales, watched, self._frozen())
+            is_finite = self._moved(self._clipped(gradients, clipping.factors), scales, finite, self._frozen())
         replace_where(is_finite, [(self._updates, updates)])
         return clipping.metrics | {"learning_rate": rate.float(), SKIPPED: (~is_finite).float()}
 
