@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from reverie.components.networks import weight_gradient
+
 
 def doubled_then_conv(x_NHWC: Tensor, weight_OIKK: Tensor, bias_O: Tensor) -> Tensor:
     """Every pixel becomes a square of equal ones, then the convolution: [N, 2H, 2W, O]."""
@@ -32,6 +34,8 @@ def conv_then_halved(x_NHWC: Tensor, weight_OIKK: Tensor, bias_O: Tensor) -> Ten
 
 def channels_last_conv(x_NHWC: Tensor, weight_OIKK: Tensor, bias_O: Tensor) -> Tensor:
     """Keeps height and width. Picture and weight both lie as the fast kernels of a GPU read them."""
+    if weight_gradient.pays_off(x_NHWC, weight_OIKK):
+        return weight_gradient.same_conv(x_NHWC, weight_OIKK, bias_O)
     weight_OIKK = weight_OIKK.contiguous(memory_format=torch.channels_last)
     y_NCHW = F.conv2d(x_NHWC.permute(0, 3, 1, 2), weight_OIKK, bias_O, padding=weight_OIKK.shape[-1] // 2)
     return y_NCHW.permute(0, 2, 3, 1)
