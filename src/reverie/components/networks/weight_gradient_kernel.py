@@ -44,9 +44,9 @@ def weight_gradient_kernel(
     k = tl.arange(0, BK)
     away = ((down * WIDTH + right) * I + terms % I)[:, None] + (k * I)[None, :]
     found = tl.zeros((BM, BN), tl.float32)
-    if MORE > 0:
-        more_cols = tile % columns * (BN + MORE) + BN + tl.arange(0, MORE)
-        more = tl.zeros((BM, MORE), tl.float32)
+    # There is no width of zero; of one nothing is left behind when it is compiled.
+    more_cols = tile % columns * (BN + MORE) + BN + tl.arange(0, MORE + (MORE == 0))
+    more = tl.zeros((BM, MORE + (MORE == 0)), tl.float32)
     for turn in range(turns):
         start = (split * turns + turn) * BK
         inside = _inside(start + k, down, right, count, HEIGHT, WIDTH, SIZE)

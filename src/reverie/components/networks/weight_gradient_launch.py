@@ -19,6 +19,8 @@ _PROCESSORS = 132
 """Of an H200. One program fills one."""
 _MOST_ROUNDS = 4
 """In which all programs run: with more of them fewer processors wait at the end, but more splits must be summed."""
+_NEARLY = 0.97
+"""As good as the best. For less than that there are not to be more parts to sum."""
 _LEAST_TURNS = 8
 """Of one program, so that there is something to read ahead."""
 
@@ -50,13 +52,14 @@ def chosen_tiles(outputs: int, dtype: torch.dtype) -> Tiles:
 
 
 def chosen_splits(tiles: int, pixel_tiles: int) -> int:
-    """Of the pixels, so that the last round of programs leaves the fewest processors idle; of equal ones the fewest."""
+    """Of the pixels: the fewest that leave nearly the fewest processors idle in the last round of programs."""
 
     def share_at_work(splits: int) -> float:
         return splits * tiles / (triton.cdiv(splits * tiles, _PROCESSORS) * _PROCESSORS)
 
     most = min(_MOST_ROUNDS * _PROCESSORS // tiles, pixel_tiles // _LEAST_TURNS)
-    return max(range(1, max(1, most) + 1), key=share_at_work)
+    shares = {splits: share_at_work(splits) for splits in range(1, max(1, most) + 1)}
+    return next(splits for splits, share in shares.items() if share >= _NEARLY * max(shares.values()))
 
 
 def weight_gradient(pictures: Tensor, gradient: Tensor, size: int, tiles: Tiles | None = None) -> Tensor:
