@@ -99,6 +99,7 @@ def test_it_can_be_compiled_for_a_hopper_gpu(tmp_path: Path) -> None:
     assert max(one["spilled_bytes"] for one in compiled.values()) == 0
     narrow = [one for name, one in compiled.items() if "bfloat16" in name]
     assert min(one["matrix_products"] for one in narrow) > 0
+    assert not any(one["is_serial"] for one in narrow)
     assert min(one["copies_of_16_bytes"] for one in narrow) > 0
 
 

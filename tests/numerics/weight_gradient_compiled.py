@@ -67,7 +67,9 @@ def told_by_assembler(text: str) -> dict[str, int]:
     registers = re.search(r"Used (\d+) registers", said)
     assert spilled is not None
     assert registers is not None
-    return {"registers": int(registers[1]), "spilled_bytes": int(spilled[1])}
+    # Products that wait for each other, where the assembler cannot follow which registers are still in use.
+    is_serial = "wgmma.mma_async instructions are serialized" in said
+    return {"registers": int(registers[1]), "spilled_bytes": int(spilled[1]), "is_serial": is_serial}
 
 
 setattr(weight_gradient_launch, "_run", run)  # noqa: B010

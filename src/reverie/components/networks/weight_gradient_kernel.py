@@ -6,7 +6,7 @@ term is at a pixel lies in the picture, that many rows and columns away, and is 
 
 Sizes: ``I`` and ``O`` channels of picture and result, a weight of ``SIZE`` by ``SIZE``. A program owns ``BM`` terms and
 ``BN`` and ``MORE`` channels of the result (widths are powers of two, so 192 are 128 and 64), and reads ``BK`` pixels at
-a time, ``turns`` times.
+a time, ``TURNS`` times.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ def weight_gradient_kernel(
     gradient: tensor,
     parts: tensor,
     count: tensor,
-    turns: tensor,
     HEIGHT: constexpr,
     WIDTH: constexpr,
     I: constexpr,  # noqa: E741
@@ -32,8 +31,9 @@ def weight_gradient_kernel(
     BN: constexpr,
     MORE: constexpr,
     BK: constexpr,
+    TURNS: constexpr,
 ) -> None:
-    """Of ``turns`` times ``BK`` pixels, the share of every weight: ``parts`` [splits, SIZE, SIZE, I, O]."""
+    """Of ``TURNS`` times ``BK`` pixels, the share of every weight: ``parts`` [splits, SIZE, SIZE, I, O]."""
     # Programs that run at one time read the same pixels, so that most of these come from the cache.
     columns = triton.cdiv(O, BN + MORE)
     tiles = triton.cdiv(SIZE * SIZE * I, BM) * columns
@@ -47,8 +47,8 @@ def weight_gradient_kernel(
     # There is no width of zero; of one nothing is left behind when it is compiled.
     more_cols = tile % columns * (BN + MORE) + BN + tl.arange(0, MORE + (MORE == 0))
     more = tl.zeros((BM, MORE + (MORE == 0)), tl.float32)
-    for turn in range(turns):
-        start = (split * turns + turn) * BK
+    for turn in range(TURNS):
+        start = (split * TURNS + turn) * BK
         inside = _inside(start + k, down, right, count, HEIGHT, WIDTH, SIZE)
         far = start.to(tl.int64)  # a picture may have more numbers than an integer of 32 bits counts
         x = tl.load(pictures + far * I + away, mask=inside, other=0.0)

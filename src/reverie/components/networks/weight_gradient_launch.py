@@ -74,9 +74,9 @@ def weight_gradient(pictures: Tensor, gradient: Tensor, size: int, tiles: Tiles 
     splits = triton.cdiv(pixel_tiles, turns)
     parts = torch.empty(splits, size, size, inputs, outputs, dtype=torch.float32, device=pictures.device)
     names = {"HEIGHT": height, "WIDTH": width, "I": inputs, "O": outputs, "SIZE": size}
-    names |= {"BM": tiles.terms, "BN": tiles.outputs, "MORE": tiles.more_outputs, "BK": tiles.pixels}
+    names |= {"BM": tiles.terms, "BN": tiles.outputs, "MORE": tiles.more_outputs, "BK": tiles.pixels, "TURNS": turns}
     names |= {"num_warps": tiles.warps, "num_stages": tiles.stages}
-    arguments = pictures.contiguous(), gradient.contiguous(), parts, count, turns
+    arguments = pictures.contiguous(), gradient.contiguous(), parts, count
     _run(weight_gradient_kernel, owned * splits, *arguments, **names)
     return parts.sum(0)
 
