@@ -5,7 +5,8 @@
 Runs the experiment `dreamer_dmc_proprio` for every task, form and seed, all side by side on one GPU (under NVIDIA's MPS
 they disturb each other little), and compares the returns of training episodes with the published ones at the same
 number of frames. Runs that are not finished after `--minutes` are stopped and counted as far as they came; runs that
-are finished in --folder are not run again. Writes benchmarks/results/dmc_proprio.json and a picture.
+are finished in --folder are not run again. Writes benchmarks/results/dmc_proprio.json, where runs of other tasks, forms
+and seeds stay, and a picture of all.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ PUBLISHED: dict[str, dict[str, list[list[float]]]] = json.loads(
     (HERE / "published" / "dreamerv3_dmc_proprio.json").read_text()
 )["tasks"]
 RESULTS = HERE / "results"
+FILE = RESULTS / "dmc_proprio.json"
 FORMS = {
     "v3": [],
     "v3_2023": [*(f"{group}=dreamer_v3_2023" for group in ("components", "controller", "workflow")), "size=2023_s"],
@@ -59,11 +61,13 @@ def main() -> None:
         _wait(process, deadline)
         if process.returncode not in (0, 128 + signal.SIGTERM):
             raise SystemExit(f"{name} ended with code {process.returncode}: see above")
-    runs = [_summary(*name, given.folder) for name in names]
-    result = {"experiment": "dreamer_dmc_proprio", "side_by_side": len(runs), "settings": given.set, "runs": runs}
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "dmc_proprio.json").write_text(json.dumps(result, indent=1) + "\n")
-    _draw(runs, RESULTS / "dmc_proprio.png")
+    about = {"side_by_side": len(names), "settings": given.set}
+    runs = [_summary(*name, given.folder) | about for name in names]
+    everything = [*runs, *_other_runs(names)]
+    everything.sort(key=lambda run: (run["task"], run["form"], run["seed"]))
+    result = {"experiment": "dreamer_dmc_proprio", "runs": everything}
+    FILE.write_text(json.dumps(result, indent=1) + "\n")
+    _draw(everything, RESULTS / "dmc_proprio.png")
     for run in runs:
         places = run["compared"]
         above = sum(one["ours"] > one["high"] for one in places)
@@ -71,6 +75,12 @@ def main() -> None:
         print(f"{run['task']} {run['form']} seed {run['seed']}: {run['frames']:.0f} frames, ", end="")
         print(f"{run['updates']:.0f} updates; of {len(places)} places {above} above the published seeds, ", end="")
         print(f"{below} below them, the rest inside")
+
+
+def _other_runs(names: list[tuple[str, str, int]]) -> list[dict[str, Any]]:
+    """Those of earlier times."""
+    found = json.loads(FILE.read_text())["runs"] if FILE.exists() else []
+    return [run for run in found if (run["task"], run["form"], run["seed"]) not in names]
 
 
 def _started(

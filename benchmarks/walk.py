@@ -44,6 +44,7 @@ CUTS: list[dict[str, Any]] = [
     {"terms": 1024},
     {"terms": 8192},
     {"has_overlap": True},
+    {"has_overlap": False},
 ]
 """What each changes of ``FusedSteps``: about ten seconds of compilation."""
 Update = Callable[[Generator | None], list[Tensor]]

@@ -202,7 +202,7 @@ class Dreamer(WorldModelWorkflow):
         """See ``HasParts``."""
         carry = self._rssm.restored({key: value[:, 0] for key, value in batch.stored.items()})
         seen, action, learned = self._trained_rows(batch), batch.action[:, :-1], self.learned(carry, batch)
-        gradients, target = self._optimizers.gradients(learned.losses), self._continue_target(seen)
+        gradients, target = self._optimizers.gradients(learned.losses).detached(), self._continue_target(seen)
         steps = DreamerSteps(
             encode=lambda: self._tokens(seen.obs),
             observe=lambda tokens: self._rssm.observe(

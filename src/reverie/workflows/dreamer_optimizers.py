@@ -30,6 +30,12 @@ class Gradients:
     totals: dict[str, Tensor]
     by_optimizer: dict[str, list[Tensor]]
 
+    def detached(self) -> Gradients:
+        """Without the graph that they came out of, for whoever keeps them."""
+        return Gradients(
+            totals={name: total.detach() for name, total in self.totals.items()}, by_optimizer=self.by_optimizer
+        )
+
 
 class DreamerOptimizers:
     """Each optimiser differentiates its own losses by its own parameters. Together they make one step."""

@@ -33,15 +33,16 @@ class DreamerSteps:
     ) -> dict[str, Part]:
         """Where the actor learns through its dreams they have one backward pass: ``actor_critic`` then dreams too."""
         part = partial(Differentiated, parameters=parameters, precision=precision)
-        modelled = learned.modelled
-        latents = modelled.latents.detach()
+        # A graph that is kept alive binds its parameters to the stream that it was made on, and no other may record.
+        tokens, posterior = learned.modelled.tokens.detach(), learned.modelled.posterior.detach()
+        latents = learned.modelled.latents.detach()
         deter, stoch = latents.deter, latents.stoch
         behaviour = self._dreamed_losses if dreams_with_graph else partial(self._losses_of, learned.dreamed)
         dreams = {} if dreams_with_graph else {"imagination": part(function=lambda: [self.dream(latents).feature])}
         return {
             "encoder": part(function=lambda: [self.encode()]),
-            "observe": part(function=self._observed, reads=[modelled.tokens]),
-            "model_losses": part(function=self._modelled_losses, reads=[deter, stoch, modelled.posterior]),
+            "observe": part(function=self._observed, reads=[tokens]),
+            "model_losses": part(function=self._modelled_losses, reads=[deter, stoch, posterior]),
             **dreams,
             "actor_critic": part(function=behaviour, reads=[deter, stoch]),
             "optimizer": self.move,

@@ -48,6 +48,8 @@ def chosen_tiles(outputs: int, dtype: torch.dtype) -> Tiles:
         return Tiles(terms=64, outputs=32, pixels=32, warps=4, stages=2)
     if outputs > 128 and triton.cdiv(outputs, 192) * 192 < triton.cdiv(outputs, 128) * 128:
         return Tiles(terms=256, outputs=128, more_outputs=64, warps=16, stages=3)
+    if outputs % 256 == 0:
+        return Tiles(terms=128, outputs=256)
     return Tiles(terms=256, outputs=min(128, max(16, triton.next_power_of_2(outputs))))
 
 
