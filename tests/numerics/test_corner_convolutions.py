@@ -265,12 +265,23 @@ def test_the_compiler_takes_both_networks_whole(rewritten: None) -> None:
 
 
 def test_the_form_is_chosen_by_runtime_and_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen: list[bool] = []
-    monkeypatch.setattr(device, "use_rewritten_convolutions", lambda *, is_on: chosen.append(is_on))
+    chosen: list[tuple[bool, bool]] = []
+
+    def choose(*, is_on: bool, has_kernels: bool) -> None:
+        chosen.append((is_on, has_kernels))
+
+    monkeypatch.setattr(device, "use_rewritten_convolutions", choose)
     monkeypatch.setattr(device, "use_compiled_steps", lambda *, is_on: None)
     monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
-    for name, is_wanted in (("cpu", True), ("cuda", True), ("cuda", False)):
+    hopper, ampere = (9, 0), (8, 6)
+    for name, capability, is_wanted in (
+        ("cpu", None, True),
+        ("cuda", hopper, True),
+        ("cuda", ampere, True),
+        ("cuda", hopper, False),
+    ):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
         config = RuntimeConfig(rewrites_convolutions=is_wanted, is_deterministic=False)
         prepare_torch(config, torch.device(name))
-    assert chosen == [False, True, False]
+    assert chosen == [(False, False), (True, True), (True, False), (False, True)]
     assert not convolutions_are_rewritten()

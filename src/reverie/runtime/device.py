@@ -70,8 +70,10 @@ def prepare_torch(config: RuntimeConfig, device: torch.device) -> None:
     # Filling fresh memory costs a kernel per tensor, against reads that nobody makes. (Stubs do not know the name.)
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
     torch.autograd.set_detect_anomaly(config.finds_anomalies)
-    use_compiled_steps(is_on=config.compiles_steps and device.type == "cuda")
-    use_rewritten_convolutions(is_on=config.rewrites_convolutions and device.type == "cuda")
-    if config.walk == "fused" and device.type == "cuda" and importlib.util.find_spec("triton") is None:
+    is_cuda = device.type == "cuda"
+    use_compiled_steps(is_on=config.compiles_steps and is_cuda)
+    is_hopper = is_cuda and torch.cuda.get_device_capability(device) >= (9, 0)
+    use_rewritten_convolutions(is_on=config.rewrites_convolutions and is_cuda, has_kernels=is_hopper)
+    if config.walk == "fused" and is_cuda and importlib.util.find_spec("triton") is None:
         raise ReverieError("runtime.walk=fused needs Triton, which is not installed here: use by_hand or autograd.")
     use_walk(config.walk)

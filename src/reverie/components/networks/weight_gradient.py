@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from reverie.runtime.convolutions import convolutions_have_kernels
+
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 _LEAST_SIZE = 5
 """Of a weight, in rows and columns. Smaller ones are few products, which cuDNN makes fast enough."""
@@ -24,8 +26,8 @@ _READ_AT_ONCE = 8
 
 
 def pays_off(x_NHWC: Tensor, weight_OIKK: Tensor) -> bool:
-    """On a CUDA device, in types that matrix units multiply."""
-    return _HAS_TRITON and x_NHWC.is_cuda and _suits(weight_OIKK, product_dtype(x_NHWC))
+    """On a Hopper GPU, in types that matrix units multiply."""
+    return _HAS_TRITON and convolutions_have_kernels() and x_NHWC.is_cuda and _suits(weight_OIKK, product_dtype(x_NHWC))
 
 
 def _suits(weight_OIKK: Tensor, dtype: torch.dtype) -> bool:

@@ -91,7 +91,7 @@ class _Sizes:
         self.deter_tiles = triton.cdiv(self.deter, columns)
         self.shared_tiles = self.groups * triton.cdiv(2 * self.hidden, columns)
         self.class_tiles = triton.cdiv(latents.stoch, variables)
-        has_overlap = self.deter < 64 * _WAVE if cut.has_overlap is None else cut.has_overlap
+        has_overlap = _overlap_pays(self.deter, inputs.keep) if cut.has_overlap is None else cut.has_overlap
         overlap = {"launch_pdl": True} if has_overlap else {}
         self.launch = {"num_warps": cut.warps, "num_stages": cut.stages, **overlap}
         self._names = {
@@ -119,6 +119,11 @@ class _Sizes:
 
     def run(self, kernel: Any, tiles: int, *arguments: Any, **flags: int) -> None:
         kernel[(self.row_tiles, tiles)](*arguments, self.batch, **flags, **self.known(kernel), **self.launch)
+
+
+def _overlap_pays(deter: int, like: Tensor) -> bool:
+    """Where launches are what counts; a GPU before Hopper cannot."""
+    return deter < 64 * _WAVE and like.is_cuda and torch.cuda.get_device_capability(like.device) >= (9, 0)
 
 
 def _piece(terms: int, most: int, depth: int) -> int:
