@@ -117,7 +117,12 @@ def test_bfloat16_moves_few_samples(size: str) -> None:
     assert distance(fused["posterior"], plain["posterior"]) < 0.02
 
 
-CUTS = {"usual": FusedSteps(), "pieces": FusedSteps(terms=512), "overlapping": FusedSteps(has_overlap=True)}
+CUTS = {
+    "pieces": FusedSteps(terms=512),
+    "overlapping": FusedSteps(has_overlap=True),
+    "one after the other": FusedSteps(has_overlap=False),
+    "for little shared memory": FusedSteps(stages=2),
+}
 
 
 @pytest.mark.parametrize("steps", CUTS.values(), ids=CUTS.keys())
@@ -127,11 +132,14 @@ def test_the_same_numbers_come_out_every_time(steps: FusedSteps) -> None:
 
 
 def test_launches_that_overlap_give_the_same_bits() -> None:
-    one, other = (outcome("12m", CUTS[name], is_lowered=True) for name in ("usual", "overlapping"))
+    one, other = (outcome("12m", CUTS[name], is_lowered=True) for name in ("one after the other", "overlapping"))
     assert all(torch.equal(one[name], value) for name, value in other.items())
 
 
-@pytest.mark.parametrize("cut", [{"terms": 128}, {"columns": 16}, {"columns": 64}, {"warps": 8}, {"has_overlap": True}])
+OTHERS = [{"terms": 128}, {"columns": 16}, {"columns": 64}, {"warps": 8}, {"stages": 2}, {"has_overlap": False}]
+
+
+@pytest.mark.parametrize("cut", OTHERS)
 def test_float32_is_that_of_the_plain_walk_however_it_is_cut(cut: dict[str, Any]) -> None:
     plain, ours = outcome("1m", None), outcome("1m", FusedSteps(**cut))
     assert {name: d for name, value in plain.items() if not (d := distance(ours[name], value)) < 1e-4} == {}

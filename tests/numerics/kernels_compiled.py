@@ -42,15 +42,18 @@ def run(self: Any, kernel: Any, tiles: int, *arguments: Any, **flags: int) -> No
 
 
 setattr(rssm_fused._Sizes, "run", run)  # noqa: B010
-walk = Walk(length=2, size=16, blocks=8, deter=512, hidden=64, stoch=32, classes=4)
-for dtype in (torch.float32, torch.bfloat16):
+narrow = Walk(length=2, size=16, blocks=8, deter=512, hidden=64, stoch=32, classes=4)
+wide = Walk(length=2, size=16, blocks=8, deter=8192, hidden=1024, stoch=32, classes=64)
+for walk, dtype in ((narrow, torch.float32), (narrow, torch.bfloat16), (wide, torch.bfloat16)):
     inputs, weights = made_up(walk, torch.float32)
     with torch.no_grad():
         inputs = inputs._replace(action=inputs.action.to(dtype), tokens=inputs.tokens.to(dtype))
         weights = weights_in(dtype, weights)
         tape = rssm_fused.FusedSteps().forward(inputs, weights, walk.latents)
-        arriving = Arriving(torch.zeros_like(tape.deter[1:]), torch.zeros(2, 16, 128), torch.zeros_like(tape.logits))
-        for steps in (rssm_fused.FusedSteps(), rssm_fused.FusedSteps(terms=256, has_overlap=True)):
+        to_stoch = torch.zeros(2, 16, walk.stoch * walk.classes)
+        arriving = Arriving(torch.zeros_like(tape.deter[1:]), to_stoch, torch.zeros_like(tape.logits))
+        others = [rssm_fused.FusedSteps(terms=256, has_overlap=True)] if walk is narrow else []
+        for steps in (rssm_fused.FusedSteps(), *others):
             steps.forward(inputs, weights, walk.latents)
             steps.forward(inputs._replace(noise=None), weights, walk.latents)
             steps.backward(inputs, weights, walk.latents, tape, arriving)

@@ -34,10 +34,12 @@ def traced(patch: pytest.MonkeyPatch, *, is_on: bool) -> Iterator[None]:
     torch.compiler.reset()
     use_compiled_steps(is_on=is_on)
     use_walk("by_hand")
-    yield
-    use_compiled_steps(is_on=False)
-    use_walk("autograd")
-    torch.compiler.reset()
+    try:
+        yield
+    finally:
+        use_compiled_steps(is_on=False)
+        use_walk("autograd")
+        torch.compiler.reset()
 
 
 @pytest.mark.parametrize("spaces", SPACES)

@@ -273,14 +273,14 @@ def test_the_form_is_chosen_by_runtime_and_device(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(device, "use_rewritten_convolutions", choose)
     monkeypatch.setattr(device, "use_compiled_steps", lambda *, is_on: None)
     monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
-    hopper, ampere = (9, 0), (8, 6)
-    for name, capability, is_wanted in (
-        ("cpu", None, True),
+    hopper, workstation = 227 * 1024, 99 * 1024
+    for name, room, is_wanted in (
+        ("cpu", 0, True),
         ("cuda", hopper, True),
-        ("cuda", ampere, True),
+        ("cuda", workstation, True),
         ("cuda", hopper, False),
     ):
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
+        monkeypatch.setattr(device, "shared_bytes", lambda _, found=room: found)
         config = RuntimeConfig(rewrites_convolutions=is_wanted, is_deterministic=False)
         prepare_torch(config, torch.device(name))
     assert chosen == [(False, False), (True, True), (True, False), (False, True)]

@@ -1,4 +1,4 @@
-"""The walk arranged for a GPU computes what ``Rssm`` computes: values, and the gradient of every input and weight."""
+"""The walk by hand computes what ``Rssm`` computes: values, and the gradient of every input and weight."""
 
 from __future__ import annotations
 

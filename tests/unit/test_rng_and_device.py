@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reverie.runtime import device
 from reverie.runtime.device import RuntimeConfig, chosen_device, prepare_torch
 from reverie.runtime.rng import RandomStreams, derived_seed
 from reverie.types import ReverieError
@@ -118,6 +119,13 @@ def test_torch_is_set_as_the_configuration_says() -> None:
 def test_no_threads_are_refused() -> None:
     with pytest.raises(ReverieError, match=r"runtime\.threads"):
         RuntimeConfig(threads=0)
+
+
+def test_compiling_without_triton_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "HAS_TRITON", False)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
+    with pytest.raises(ReverieError, match=r"runtime.compiles_steps=true needs Triton on a CUDA device"):
+        prepare_torch(RuntimeConfig(compiles_steps=True), torch.device("cuda"))
 
 
 def test_a_stream_of_another_kind_of_device_begins_anew() -> None:

@@ -1,4 +1,4 @@
-"""Compile the step, not the unrolled loop: small functions of tensors that a loop calls many times."""
+"""Compile the step, not the unrolled loop: functions of tensors, such as a recurrent step, a loss or an optimiser's."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def eager_steps() -> Iterator[None]:
 def compiled_step(function: Step) -> Step:
     """Compiled where the run asks for it and gradients or captured graphs pay for it: on a CUDA device.
 
-    ``function`` takes and gives tensors, draws no random numbers and never looks at a value.
+    ``function`` takes and gives tensors, and may write into some. It draws no random numbers and looks at no value.
     """
 
     @functools.cache

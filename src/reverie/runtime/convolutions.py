@@ -11,7 +11,7 @@ class _Setting:
 def use_rewritten_convolutions(*, is_on: bool, has_kernels: bool = True) -> None:
     """For the whole process. The rewritten form rounds differently, so a run keeps to one setting.
 
-    ``has_kernels``: those of our own may be used too. They are cut for the shared memory of a Hopper GPU.
+    ``has_kernels``: those of our own may be used too. They need Triton, and the shared memory of a Hopper GPU.
     """
     _Setting.is_on, _Setting.has_kernels = is_on, is_on and has_kernels
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import torch
 
 from reverie.runtime.compilation import WALKS, use_compiled_steps, use_walk
 from reverie.runtime.convolutions import use_rewritten_convolutions
+from reverie.runtime.kernel_room import HAS_TRITON, HOPPER_BYTES, shared_bytes
 from reverie.types import ReverieError
 
 
@@ -26,7 +26,7 @@ class RuntimeConfig:
     captures_updates: bool = False
     """On a CUDA device, replay each update as one CUDA graph. On a processor there is nothing to capture."""
     compiles_steps: bool = False
-    """On a CUDA device, compile the steps of recurrent loops: half a minute at the start, then twice as fast."""
+    """On a CUDA device, compile recurrent steps, losses and the optimiser's step: half a minute at the start."""
     rewrites_convolutions: bool = False
     """On a CUDA device, learn from pictures with convolutions of small maps: the same function, rounded differently."""
     walk: str = "autograd"
@@ -71,9 +71,11 @@ def prepare_torch(config: RuntimeConfig, device: torch.device) -> None:
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
     torch.autograd.set_detect_anomaly(config.finds_anomalies)
     is_cuda = device.type == "cuda"
+    if config.compiles_steps and is_cuda and not HAS_TRITON:
+        raise ReverieError(
+            "runtime.compiles_steps=true needs Triton on a CUDA device, and it is not installed here: set it to false."
+        )
     use_compiled_steps(is_on=config.compiles_steps and is_cuda)
-    is_hopper = is_cuda and torch.cuda.get_device_capability(device) >= (9, 0)
-    use_rewritten_convolutions(is_on=config.rewrites_convolutions and is_cuda, has_kernels=is_hopper)
-    if config.walk == "fused" and is_cuda and importlib.util.find_spec("triton") is None:
-        raise ReverieError("runtime.walk=fused needs Triton, which is not installed here: use by_hand or autograd.")
+    has_room = shared_bytes(device) >= HOPPER_BYTES
+    use_rewritten_convolutions(is_on=config.rewrites_convolutions and is_cuda, has_kernels=has_room)
     use_walk(config.walk)

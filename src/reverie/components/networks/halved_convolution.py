@@ -7,7 +7,6 @@ where torch is, and takes a second to load, so only a launch imports it.
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from torch.nn import functional as F
 
 from reverie.runtime.convolutions import convolutions_have_kernels
 
-_HAS_TRITON = importlib.util.find_spec("triton") is not None
 _MOST_OUTPUTS, _MOST_TERMS = 256, 256
 """Channels of the result, and numbers in a patch: what fits into the registers of one program."""
 _MOST_BYTES = 64 * 1024
@@ -25,7 +23,7 @@ _MOST_BYTES = 64 * 1024
 
 def can_be_fused(x_NHWC: Tensor, weight_OIKK: Tensor) -> bool:
     """On a Hopper GPU, for a picture that asks for no gradient and a layer that fits into its memory."""
-    is_reachable = _HAS_TRITON and convolutions_have_kernels() and x_NHWC.is_cuda and not x_NHWC.requires_grad
+    is_reachable = convolutions_have_kernels() and x_NHWC.is_cuda and not x_NHWC.requires_grad
     return is_reachable and _fits(weight_OIKK, _product_dtype(x_NHWC))
 
 

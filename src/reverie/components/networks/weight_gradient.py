@@ -7,7 +7,6 @@ where torch is, and takes a second to load, so only a launch imports it.
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from torch.nn import functional as F
 
 from reverie.runtime.convolutions import convolutions_have_kernels
 
-_HAS_TRITON = importlib.util.find_spec("triton") is not None
 _LEAST_SIZE = 5
 """Of a weight, in rows and columns. Smaller ones are few products, which cuDNN makes fast enough."""
 _LEAST_CHANNELS = 16
@@ -27,7 +25,7 @@ _READ_AT_ONCE = 8
 
 def pays_off(x_NHWC: Tensor, weight_OIKK: Tensor) -> bool:
     """On a Hopper GPU, in types that matrix units multiply."""
-    return _HAS_TRITON and convolutions_have_kernels() and x_NHWC.is_cuda and _suits(weight_OIKK, product_dtype(x_NHWC))
+    return convolutions_have_kernels() and x_NHWC.is_cuda and _suits(weight_OIKK, product_dtype(x_NHWC))
 
 
 def _suits(weight_OIKK: Tensor, dtype: torch.dtype) -> bool:

@@ -32,6 +32,7 @@ from reverie.components.representation_learners.rssm_forward_kernels import (
 )
 from reverie.components.representation_learners.rssm_piece_kernels import shared_slope_kernel, whole_kernel
 from reverie.components.representation_learners.rssm_tape import Arriving, Inputs, Slopes, Tape, Weights
+from reverie.runtime.kernel_room import AMPERE_BYTES, shared_bytes
 
 _ROWS = 16
 """Of the batch in one program: the fewest that a matrix unit takes."""
@@ -54,7 +55,7 @@ class FusedSteps:
     """Of a sum over ``deter`` for a hidden layer, the most that one program takes."""
     warps: int = 4
     """In one program. Each has its own part of the terms, so that there must be 16 for each at a time."""
-    stages: int = 4
+    stages: int | None = None
     """One more than the tiles of weights that a program holds, in use or on their way: with less than 24 KB on their
     way to each multiprocessor of a large device, its memory would wait."""
     has_overlap: bool | None = None
@@ -79,7 +80,8 @@ class _Sizes:
         self.hidden, self.deter = weights.seen.shape
         self.flat = latents.stoch * latents.classes
         # Rows of weights come in lines of 128 bytes, but a tile that wide must leave enough programs.
-        columns = cut.columns or (64 if self.deter >= 64 * _WAVE else 32)
+        is_roomy = not inputs.keep.is_cuda or shared_bytes(inputs.keep.device) >= AMPERE_BYTES
+        columns = cut.columns or (64 if is_roomy and self.deter >= 64 * _WAVE else 32)
         depth = cut.depth or max(256 // weights.output.element_size(), 16 * cut.warps)
         terms = _piece(self.deter, cut.terms, 2 * depth)
         self.pieces = triton.cdiv(self.deter, terms)
@@ -93,7 +95,7 @@ class _Sizes:
         self.class_tiles = triton.cdiv(latents.stoch, variables)
         has_overlap = _overlap_pays(self.deter, inputs.keep) if cut.has_overlap is None else cut.has_overlap
         overlap = {"launch_pdl": True} if has_overlap else {}
-        self.launch = {"num_warps": cut.warps, "num_stages": cut.stages, **overlap}
+        self.launch = {"num_warps": cut.warps, "num_stages": cut.stages or (4 if is_roomy else 2), **overlap}
         self._names = {
             "G": self.groups,
             "OWN": self.own,
