@@ -57,7 +57,8 @@ class FusedSteps:
     """In one program. Each has its own part of the terms, so that there must be 16 for each at a time."""
     stages: int | None = None
     """One more than the tiles of weights that a program holds, in use or on their way: with less than 24 KB on their
-    way to each multiprocessor of a large device, its memory would wait."""
+    way to each multiprocessor of a large device, its memory would wait. So None is four, and two where that many do not
+    fit."""
     has_overlap: bool | None = None
     """Kernels are launched before the ones ahead of them have ended, and wait on the device: an eighth faster where
     launches are what counts, and nothing where it is the memory. So None is for all but the widest."""
@@ -125,7 +126,9 @@ class _Sizes:
 
 def _overlap_pays(deter: int, like: Tensor) -> bool:
     """Where launches are what counts; a GPU before Hopper cannot."""
-    return deter < 64 * _WAVE and like.is_cuda and torch.cuda.get_device_capability(like.device) >= (9, 0)
+    if deter >= 64 * _WAVE or not shared_bytes(like.device):
+        return False
+    return torch.cuda.get_device_capability(like.device) >= (9, 0)
 
 
 def _piece(terms: int, most: int, depth: int) -> int:
