@@ -18,7 +18,15 @@ from reverie.configuration import Allow, instantiate, plain, section, unknown_ke
 from reverie.node_walk import is_node
 from reverie.orchestration.checkpoint import CheckpointConfig, CheckpointManager
 from reverie.orchestration.phases import PhaseSpec
-from reverie.orchestration.replay_memory import Free, Need, RowBytes, chosen_home, collected_rows
+from reverie.orchestration.replay_memory import (
+    Free,
+    Need,
+    RowBytes,
+    chosen_home,
+    collected_rows,
+    is_collected,
+    refuse_without_disk,
+)
 from reverie.runtime.rng import RandomStreams
 from reverie.targets import located
 
@@ -42,7 +50,8 @@ def replay_buffers(
     The choice is put into ``config``: a resumed run keeps it. ``streams`` has the number of environments by buffer.
     """
     checkpoint = section(CheckpointConfig, config.checkpoint, path="checkpoint")
-    free = Free.now(device, Path(plain(config.logdir) or "runs"))
+    folder = Path(plain(config.logdir) or "runs")
+    free = Free.now(device, folder)
     buffers: dict[str, Buffer] = {}
     reasons: list[str] = []
     for name in _smallest_first(config):
@@ -58,6 +67,9 @@ def replay_buffers(
         need = Need(name=name, capacity=capacity, rows=rows, width=width, copies=checkpoint.keep + 1)
         home = chosen_home(need, asked_home(node, device), free, device)
         free = free.without(home.name, need.bytes_in(home.name))
+        if home.name != "disk" and any(is_collected(name, phase) for phase in phases):
+            refuse_without_disk(need, free, folder)
+            free = free.without("disk", need.written_bytes)
         if node.get(_HOME_KEY) is not None:
             node[_HOME_KEY] = home.name
             reasons.append(home.reason)

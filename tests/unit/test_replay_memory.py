@@ -13,7 +13,15 @@ from reverie.build import assemble, phases_of
 from reverie.commands.composition import composed
 from reverie.orchestration.parts import Parts
 from reverie.orchestration.phases import PhaseSpec
-from reverie.orchestration.replay_memory import Free, Need, RowBytes, chosen_home, collected_rows, row_bytes
+from reverie.orchestration.replay_memory import (
+    Free,
+    Need,
+    RowBytes,
+    chosen_home,
+    collected_rows,
+    refuse_without_disk,
+    row_bytes,
+)
 from reverie.types import ReverieError
 
 SMALL = ("experiment=dreamer_cartpole", "size=debug", "training.total_timesteps=5000", "environment.in_workers=false")
@@ -150,3 +158,18 @@ def test_checkpoints_count_where_they_lie_beside_the_rows() -> None:
     copies = Need(name="replay", capacity=20, rows=10, width=RowBytes(row=3, stored=1), copies=3)
     assert copies.bytes_in("disk") == 10 * 3 + 20 * 1 + 3 * 10 * 1
     assert copies.bytes_in("host") == 10 * 4
+
+
+def test_rows_in_memory_need_room_for_checkpoints_too(tmp_path: Path) -> None:
+    refuse_without_disk(NEED, free(disk=3), tmp_path)
+    refuse_without_disk(NEED, free(disk=None), tmp_path)
+    with pytest.raises(
+        ReverieError, match=r"of `buffer.replay`, 3.0 GiB for this run, but 2.0 GiB .* at most 715,827,882"
+    ):
+        refuse_without_disk(NEED, free(disk=2), tmp_path)
+
+
+def test_a_run_whose_checkpoints_do_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Free, "now", classmethod(lambda cls, *_: free(disk=1e-6)))
+    with pytest.raises(ReverieError, match="checkpoints will not fit"):
+        assemble(composed("gym_CartPole-v1", [*SMALL, "buffer.device=host"]), device=CPU, allow=None)

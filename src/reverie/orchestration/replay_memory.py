@@ -52,8 +52,13 @@ class Need:
         if home == "cuda":
             return self.capacity * self.width.total
         if home == "disk":
-            return self.rows * (self.width.row + self.copies * self.width.stored) + self.capacity * self.width.stored
+            return self.written_bytes + self.capacity * self.width.stored
         return self.rows * self.width.total
+
+    @property
+    def written_bytes(self) -> int:
+        """What checkpoints write of it, wherever its rows live."""
+        return self.rows * (self.width.row + self.copies * self.width.stored)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,10 +115,23 @@ def chosen_home(need: Need, asked: str, free: Free, device: torch.device) -> Hom
     most = usable // (need.width.total + (need.copies * need.width.stored if home == "disk" else 0))
     others = [other for other in possible if (getattr(free, other) or 0) >= need.bytes_in(other)]
     elsewhere = f"set buffer.{need.name}.device={others[-1]}, or " if others and asked != "auto" else "set "
+    left = "auto leaves a part of each place to others; " if asked == "auto" else ""
     raise ReverieError(
         f"replay will not fit: `buffer.{need.name}` with a capacity of {need.capacity:,} rows of {need.width.total:,} "
-        f"bytes needs {_size(need.bytes_in(home))} for this run, but free are {', '.join(tried)}; "
+        f"bytes needs {_size(need.bytes_in(home))} for this run, but free are {', '.join(tried)}; {left}"
         f"{elsewhere}buffer.{need.name}.capacity to at most {most:,}."
+    )
+
+
+def refuse_without_disk(need: Need, free: Free, folder: Path) -> None:
+    """Checkpoints write all rows, so those that live in memory need room on the disk of ``folder`` too."""
+    if free.disk is None or need.written_bytes <= free.disk:
+        return
+    most = free.disk // (need.width.row + need.copies * need.width.stored)
+    raise ReverieError(
+        f"checkpoints will not fit: they write the rows of `buffer.{need.name}`, {_size(need.written_bytes)} for this "
+        f"run, but {_size(free.disk)} are free in {folder}; choose another `logdir`, or set "
+        f"buffer.{need.name}.capacity to at most {most:,}."
     )
 
 
@@ -131,10 +149,15 @@ def row_bytes(policy: Policy, spaces: Spaces, rng: RandomStreams, device: torch.
 
 def collected_rows(name: str, phases: tuple[PhaseSpec, ...], capacity: int) -> int:
     """Rows that a run brings into the buffer of that name, as far as it can hold them."""
-    collecting = [phase.duration_steps for phase in phases if phase.buffer == name and phase.has_hook("collect")]
+    collecting = [phase.duration_steps for phase in phases if is_collected(name, phase)]
     if not collecting or None in collecting:
         return capacity
     return min(capacity, sum(steps for steps in collecting if steps is not None))
+
+
+def is_collected(name: str, phase: PhaseSpec) -> bool:
+    """Whether ``phase`` brings rows into the buffer of that name."""
+    return phase.buffer == name and phase.has_hook("collect")
 
 
 def _reason(need: Need, home: str, room: int | None, tried: list[str]) -> str:
