@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
+import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -235,12 +235,17 @@ def _existing(path: Path) -> Path:
 @contextmanager
 def _temporary_folder(where: Path) -> Iterator[Path]:
     """On the disk that the run would write to, so that its speed is measured."""
+    # Named before it is made, and not by tempfile: a Ctrl-C between making and remembering it would leave it behind.
+    folder = where / f".reverie-plan-{secrets.token_hex(4)}"
     try:
-        made = tempfile.TemporaryDirectory(prefix=".reverie-plan-", dir=where)
-    except OSError as error:
-        raise ReverieError(f"cannot write to {where}: {reason(error)}; choose another logdir.") from error
-    with made as folder:
-        yield Path(folder)
+        try:
+            folder.mkdir(mode=0o700)
+        except OSError as error:
+            raise ReverieError(f"cannot write to {where}: {reason(error)}; choose another logdir.") from error
+        yield folder
+    finally:
+        if folder.is_dir():
+            shutil.rmtree(folder)
 
 
 @contextmanager
