@@ -1,12 +1,13 @@
-"""Does DreamerV3 learn the Control Suite from state as fast as the published seeds did?
+"""Does DreamerV3 learn the Control Suite as fast as the published seeds did?
 
-    python benchmarks/dmc_proprio.py [--tasks dmc_walker_walk] [--forms v3 v3_2023] [--seeds 0 1] [--minutes 20]
+    python benchmarks/control_suite.py [--observations vision] [--tasks dmc_walker_walk] [--seeds 0 1] [--minutes 20]
 
-Runs the experiment `dreamer_dmc_proprio` for every task, form and seed, all side by side on one GPU (under NVIDIA's MPS
-they disturb each other little), and compares the returns of training episodes with the published ones at the same
-number of frames. Runs that are not finished after `--minutes` are stopped and counted as far as they came; runs that
-are finished in --folder are not run again. Writes benchmarks/results/dmc_proprio.json, where runs of other tasks, forms
-and seeds stay, and a picture of all.
+Runs the experiment `dreamer_dmc_proprio` (from state) or `dreamer_dmc_vision` (from pictures) for every task, form and
+seed, all side by side on one GPU (under NVIDIA's MPS they disturb each other little), and compares the returns of
+training episodes with the published ones at the same number of frames. Runs that are not finished after `--minutes`
+are stopped and counted as far as they came; runs that are finished in --folder are not run again. Writes
+benchmarks/results/dmc_proprio.json or dmc_vision.json, where runs of other tasks, forms and seeds stay, and a picture
+of all.
 """
 
 from __future__ import annotations
@@ -29,16 +30,18 @@ from matplotlib.ticker import MaxNLocator
 from reverie.orchestration.report import read_metrics
 
 HERE = Path(__file__).parent
-PUBLISHED: dict[str, dict[str, list[list[float]]]] = json.loads(
-    (HERE / "published" / "dreamerv3_dmc_proprio.json").read_text()
-)["tasks"]
 RESULTS = HERE / "results"
-FILE = RESULTS / "dmc_proprio.json"
+TASKS = ["dmc_cartpole_swingup", "dmc_walker_walk"]
+NUM_ENVS = {"proprio": 4, "vision": 8}
+"""As those who made the curves: an episode of one among sixteen is 16,000 frames old at its end."""
+Run = tuple[str, str, int]
+"""Task, form and seed."""
 FORMS = {
     "v3": [],
     "v3_2023": [*(f"{group}=dreamer_v3_2023" for group in ("components", "controller", "workflow")), "size=2023_s"],
 }
-"""The published curves were made by the form of 2023, with gradients through the dynamics."""
+"""The published curves from state were made by the form of 2023, with gradients through the dynamics; those from
+pictures by `v3`."""
 FRAMES_PER_STEP = 2
 Curve = list[list[float]]
 """[frames, mean return of the episodes that ended, number of these episodes]"""
@@ -46,56 +49,59 @@ Curve = list[list[float]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", nargs="+", choices=PUBLISHED, default=list(PUBLISHED))
+    parser.add_argument("--observations", choices=NUM_ENVS, default="proprio", help="state or pictures")
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=["v3"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--frames", type=int, default=200_000)
     parser.add_argument("--minutes", type=float, help="stop runs that are not finished by then")
-    parser.add_argument("--folder", type=Path, default=Path("runs/benchmark_dmc_proprio"), help="where the runs lie")
+    parser.add_argument("--folder", type=Path, help="where the runs lie (runs/benchmark_dmc_...)")
     parser.add_argument("--set", nargs="*", default=[], help="further settings, the same for all runs")
     given = parser.parse_args()
-    names = list(itertools.product(given.tasks, given.forms, given.seeds))
+    name = f"dmc_{given.observations}"
+    runs: list[Run] = list(itertools.product(given.tasks, given.forms, given.seeds))
+    folders = {run: (given.folder or Path(f"runs/benchmark_{name}")) / "-".join(map(str, run)) for run in runs}
+    settings = [f"training.total_timesteps={given.frames // FRAMES_PER_STEP}"]
+    settings += [f"environment.num_envs={NUM_ENVS[given.observations]}", *given.set]
     deadline = None if given.minutes is None else time.monotonic() + given.minutes * 60
-    started = [_started(*name, given.folder, frames=given.frames, settings=given.set) for name in names]
-    for name, process in zip(names, started, strict=True):
+    started = {run: _started(f"experiment=dreamer_{name}", run, folders[run], settings) for run in runs}
+    for run, process in started.items():
         _wait(process, deadline)
         if process.returncode not in (0, 128 + signal.SIGTERM):
-            raise SystemExit(f"{name} ended with code {process.returncode}: see above")
-    about = {"side_by_side": len(names), "settings": given.set}
-    runs = [_summary(*name, given.folder) | about for name in names]
-    everything = [*runs, *_other_runs(names)]
-    everything.sort(key=lambda run: (run["task"], run["form"], run["seed"]))
-    result = {"experiment": "dreamer_dmc_proprio", "runs": everything}
-    FILE.write_text(json.dumps(result, indent=1) + "\n")
-    _draw(everything, RESULTS / "dmc_proprio.png")
-    for run in runs:
-        places = run["compared"]
-        above = sum(one["ours"] > one["high"] for one in places)
-        below = sum(one["ours"] < one["low"] for one in places)
-        print(f"{run['task']} {run['form']} seed {run['seed']}: {run['frames']:.0f} frames, ", end="")
-        print(f"{run['updates']:.0f} updates; of {len(places)} places {above} above the published seeds, ", end="")
-        print(f"{below} below them, the rest inside")
+            raise SystemExit(f"{run} ended with code {process.returncode}: see above")
+    published = json.loads((HERE / "published" / f"dreamerv3_{name}.json").read_text())["tasks"]
+    about = {"side_by_side": len(runs), "settings": given.set}
+    new = [_summary(run, folders[run], published[run[0]]) | about for run in runs]
+    file = RESULTS / f"{name}.json"
+    everything = [*new, *_other_runs(file, runs)]
+    everything.sort(key=lambda one: (one["task"], one["form"], one["seed"]))
+    file.write_text(json.dumps({"experiment": f"dreamer_{name}", "runs": everything}, indent=1) + "\n")
+    _draw(everything, published, RESULTS / f"{name}.png")
+    for one in new:
+        _say(one)
 
 
-def _other_runs(names: list[tuple[str, str, int]]) -> list[dict[str, Any]]:
+def _say(run: dict[str, Any]) -> None:
+    places = run["compared"]
+    above = sum(one["ours"] > one["high"] for one in places)
+    below = sum(one["ours"] < one["low"] for one in places)
+    print(f"{run['task']} {run['form']} seed {run['seed']}: {run['frames']:.0f} frames, ", end="")
+    print(f"{run['updates']:.0f} updates; of {len(places)} places {above} above the published seeds, ", end="")
+    print(f"{below} below them, the rest inside")
+
+
+def _other_runs(file: Path, runs: list[Run]) -> list[dict[str, Any]]:
     """Those of earlier times."""
-    found = json.loads(FILE.read_text())["runs"] if FILE.exists() else []
-    return [run for run in found if (run["task"], run["form"], run["seed"]) not in names]
+    found = json.loads(file.read_text())["runs"] if file.exists() else []
+    return [one for one in found if (one["task"], one["form"], one["seed"]) not in runs]
 
 
-def _started(
-    task: str, form: str, seed: int, folder: Path, *, frames: int, settings: list[str]
-) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "reverie", "train", "experiment=dreamer_dmc_proprio", *FORMS[form]]
-    command += [f"task={task}", f"experiment.seed={seed}", f"logdir={_logdir(task, form, seed, folder)}"]
-    command += [f"training.total_timesteps={frames // FRAMES_PER_STEP}", "evaluation.every_steps=50000"]
-    # Four environments, as those who made the curves: an episode of one among sixteen is 16,000 frames old at its end.
-    command += ["checkpoint.every_steps=50000", "environment.num_envs=4", "environment.num_workers=2", *settings]
+def _started(experiment: str, run: Run, folder: Path, settings: list[str]) -> subprocess.Popen[bytes]:
+    task, form, seed = run
+    command = [sys.executable, "-m", "reverie", "train", experiment, *FORMS[form], f"task={task}"]
+    command += [f"experiment.seed={seed}", f"logdir={folder}", "evaluation.every_steps=50000"]
+    command += ["checkpoint.every_steps=50000", "environment.num_workers=2", *settings]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL)
-
-
-def _logdir(task: str, form: str, seed: int, folder: Path) -> Path:
-    return folder / f"{task}-{form}-seed{seed}"
 
 
 def _wait(process: subprocess.Popen[bytes], deadline: float | None) -> None:
@@ -106,8 +112,8 @@ def _wait(process: subprocess.Popen[bytes], deadline: float | None) -> None:
         process.wait()
 
 
-def _summary(task: str, form: str, seed: int, folder: Path) -> dict[str, Any]:
-    logdir = _logdir(task, form, seed, folder)
+def _summary(run: Run, logdir: Path, published: dict[str, Curve]) -> dict[str, Any]:
+    task, form, seed = run
     lines = read_metrics(logdir / "metrics.jsonl")
     about = json.loads((logdir / "run.json").read_text())
     curve = [
@@ -123,7 +129,7 @@ def _summary(task: str, form: str, seed: int, folder: Path) -> dict[str, Any]:
         "updates": lines[-1]["updates"],
         "wall_seconds": round(lines[-1]["wall_seconds"]),
         "curve": curve,
-        "compared": compared(curve, PUBLISHED[task]),
+        "compared": compared(curve, published),
         **{key: about[key] for key in ("hardware", "versions", "commit")},
     }
 
@@ -141,13 +147,13 @@ def compared(curve: Curve, published: dict[str, Curve]) -> list[dict[str, Any]]:
     return places
 
 
-def _draw(runs: list[dict[str, Any]], path: Path) -> None:
+def _draw(runs: list[dict[str, Any]], published: dict[str, dict[str, Curve]], path: Path) -> None:
     tasks = sorted({run["task"] for run in runs})
     figure = Figure(figsize=(5.2 * len(tasks), 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     for column, task in enumerate(tasks):
         axes = figure.add_subplot(1, len(tasks), column + 1)
-        for number, seed in enumerate(PUBLISHED[task].values()):
+        for number, seed in enumerate(published[task].values()):
             axes.plot(*zip(*seed, strict=True), color="0.75", linewidth=1, label=None if number else "published seeds")
         for run in (one for one in runs if one["task"] == task):
             frames, returns, _ = zip(*run["curve"], strict=True)
