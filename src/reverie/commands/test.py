@@ -25,7 +25,7 @@ examples:
   %(prog)s --all
   %(prog)s tests/unit -k scheduler"""
 
-_MAX_WORKERS = 8  # each worker imports torch, about half a gigabyte
+_MAX_WORKERS = 8  # each grows to two or three gigabytes
 
 
 def run(arguments: list[str]) -> int:
@@ -61,7 +61,8 @@ def pytest_arguments(root: Path, rest: list[str], *, is_complete: bool) -> list[
     has_paths = any(Path(argument.partition("::")[0]).exists() for argument in rest if not argument.startswith("-"))
     return [
         *("-c", str(root / "pyproject.toml"), "--rootdir", str(root)),
-        *([] if has_workers else ["-n", str(min(usable_processors(), _MAX_WORKERS))]),
+        # One more than there are processors: many tests wait for processes of their own.
+        *([] if has_workers else ["-n", str(min(usable_processors() + 1, _MAX_WORKERS)), "--dist", "worksteal"]),
         *(["--all"] if is_complete else []),
         *rest,
         *([] if has_paths else [str(root / "tests")]),
