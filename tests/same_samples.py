@@ -1,0 +1,63 @@
+"""Two ways of computing one update under the same samples, so that rounding is all that can tell them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from reverie.components.networks.distributions import OneHot
+from reverie.rehearsal import Rehearsal
+from reverie.types import Batch
+from reverie.workflows.dreamer import Dreamer
+from reverie.workflows.dreamer_records import Learned
+
+
+def learned(run: Rehearsal, batch: Batch) -> tuple[Learned, dict[str, list[Tensor]]]:
+    """Losses of ``batch`` and all gradients, by optimiser. Nothing moves but the return scale."""
+    workflow = run.workflow
+    assert isinstance(workflow, Dreamer)
+    carry = workflow._rssm.restored({key: value[:, 0] for key, value in batch.stored.items()})
+    found = workflow.learned(carry, batch)
+    return found, workflow._optimizers.gradients(found.losses).by_optimizer
+
+
+def classes_of(found: Learned) -> list[Tensor]:
+    """Every class that was drawn, in the order of an update: along replay, then in turn action and latent."""
+    replayed = found.modelled.latents.stoch.detach().argmax(-1)
+    variables, classes = found.modelled.latents.stoch.shape[-2:]
+    dreamed = found.dreamed.feature[..., -variables * classes :].unflatten(-1, (variables, classes)).argmax(-1)
+    actions = found.dreamed.action.detach()
+    drawn = list(replayed.unbind(1))
+    for step in range(actions.shape[1]):
+        drawn += [] if actions.is_floating_point() else [actions[:, step]]
+        drawn += [dreamed[:, step + 1]] if step + 1 < actions.shape[1] else []
+    return drawn
+
+
+@contextmanager
+def given_classes(drawn: list[Tensor]) -> Iterator[None]:
+    """Inside, eager code takes ``drawn`` instead of drawing. All must be taken, and each must have the right shape."""
+    left = list(drawn)
+
+    def chosen(one: OneHot, _point: Tensor | None) -> Tensor:
+        taken = left.pop(0)
+        assert taken.shape == one.logits.shape[:-1]
+        return taken
+
+    with patch.object(OneHot, "chosen", chosen):
+        yield
+    assert not left, f"{len(left)} draws were not made"
+
+
+def distance(one: Tensor, other: Tensor) -> float:
+    """Relative, over all numbers together."""
+    one, other = one.detach().double(), other.detach().double()
+    return float((one - other).norm() / other.norm().clamp(min=1e-12))
+
+
+def flat(gradients: dict[str, list[Tensor]]) -> Tensor:
+    return torch.cat([one.flatten() for part in gradients.values() for one in part])
