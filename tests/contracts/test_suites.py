@@ -72,6 +72,7 @@ CASES = [
     Case("bsuite_catch_0", "bsuite"),
     Case("procgen_coinrun", "procgen", resume="restart"),
     Case("metaworld_reach-v3", "metaworld", overrides=limited(action_repeat=1)),
+    Case("multitask_small", "multitask"),
     *(Case(f"builtin_{name}", "builtin") for name in ("discrete", "continuous", "image", "memory")),
     Case("builtin_explore", "builtin", is_seeded=False),  # all its episodes are alike
 ]
