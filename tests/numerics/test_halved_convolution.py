@@ -22,6 +22,7 @@ from reverie.components.networks.halved_convolution import conv_halved_activated
 from reverie.components.networks.images import ImageEncoder
 from reverie.components.networks.layers import NORM_EPSILON
 from reverie.components.representation_learners.rssm_by_hand import activated, norm_gradient, silu_gradient
+from reverie.interop.dreamer_v3_norms import NormForm, formed
 from reverie.runtime.convolutions import use_rewritten_convolutions
 from reverie.types import Space
 
@@ -196,6 +197,16 @@ def test_only_the_first_layer_is_fused(plain_launches: None, monkeypatch: pytest
     with torch.no_grad():
         encoder(pictures)
     assert shapes == [[2, 32, 48, 3]]
+
+
+def test_an_encoder_with_norms_of_another_form_is_left_as_it_is(plain_launches: None) -> None:
+    encoder = ImageEncoder(spaces={"image": Space(shape=(32, 48, 3), dtype="uint8")}, depth=4)
+    formed(encoder, NormForm(activation="tanh"))
+    rng = torch.Generator().manual_seed(0)
+    pictures = {"image": torch.randint(256, (2, 32, 48, 3), dtype=torch.uint8, generator=rng)}
+    rewritten = encoder(pictures)
+    with torch.no_grad():  # as it is written
+        torch.testing.assert_close(rewritten.detach(), encoder(pictures), rtol=1e-4, atol=1e-5)
 
 
 def test_layers_that_do_not_fit_are_left_to_the_other_form() -> None:
