@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +12,7 @@ import torch
 from plain_halving import Layer, distance, made_up, outcome, plain_halving
 from torch import Tensor
 from torch.nn import functional as F
+from triton_scripts import needs_triton, said
 
 from reverie.components.networks import halved_convolution
 from reverie.components.networks.halved_convolution import conv_halved_activated, corner_weights
@@ -26,10 +23,6 @@ from reverie.interop.dreamer_v3_norms import NormForm, formed
 from reverie.runtime.convolutions import use_rewritten_convolutions
 from reverie.types import Space
 
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="there is no Triton for this system")
-
-HERE = Path(__file__).parent
 EXACT = (
     "small",
     "as large as in use",
@@ -43,19 +36,6 @@ EXACT = (
     "grey corners that tie",
     "in many pieces",
 )
-
-
-def said(script: str, **environment: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(HERE / script)],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
