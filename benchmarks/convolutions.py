@@ -230,6 +230,8 @@ def main() -> int:
     parser.add_argument("--weights", action="store_true")
     parser.add_argument("--tiles", action="store_true")
     arguments = parser.parse_args()
+    if arguments.tiles and not arguments.weights:
+        parser.error("--tiles goes with --weights")
     if not torch.cuda.is_available():
         print("This measures what a CUDA device gains, and torch sees none here.", file=sys.stderr)
         return 2

@@ -13,6 +13,7 @@ from torch import Tensor
 sys.path.append(str(Path(__file__).parent.parent / "numerics"))
 
 from plain_halving import Form, Layer, distance, made_up, outcome, plain_halving
+from recording import replayed
 
 from reverie.components.networks import halved_convolution
 from reverie.components.networks.halved_convolution import conv_halved_activated
@@ -117,15 +118,5 @@ def test_captured_launches_give_the_same_bits() -> None:
             value = conv_halved_activated(*parts)
         return [value.detach(), *torch.autograd.grad(value.float().square().sum(), parts[1:])]
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            update()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = update()
-    parts[0].neg_()  # what is replayed must read what is there now
-    graph.replay()
+    captured = replayed(update, after=parts[0].neg_)
     assert all(torch.equal(one, other) for one, other in zip(captured, update(), strict=True))

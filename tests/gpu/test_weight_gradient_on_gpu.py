@@ -13,6 +13,7 @@ from torch import Tensor
 sys.path.append(str(Path(__file__).parent.parent / "numerics"))
 
 from plain_same_conv import Form, Layer, distance, made_up, outcome, plain_same_conv
+from recording import replayed
 
 from reverie.components.networks import weight_gradient
 from reverie.components.networks.images import ImageEncoder
@@ -103,17 +104,7 @@ def test_a_compiled_encoder_can_be_captured() -> None:
             total = (whole({"image": pictures}).float() * wanted).sum()
         return [total.detach(), *torch.autograd.grad(total, list(encoder.parameters()))]
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            update()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = update()
-    pictures.copy_(pictures.flip(1))  # what is replayed must read what is there now
-    graph.replay()
+    captured = replayed(update, after=lambda: pictures.copy_(pictures.flip(1)))
     names = ["loss", *(name for name, _ in encoder.named_parameters())]
     for name, one, other in zip(names, captured, update(), strict=True):
         # Other convolutions are not made to be deterministic here.

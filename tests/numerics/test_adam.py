@@ -97,7 +97,7 @@ def test_a_restored_optimizer_goes_on_bit_equally_and_another_does_not(is_restor
     assert [parameter.data_ptr() for parameter in theirs.values()] == addresses
 
 
-@pytest.mark.parametrize("setting", [{"clip": 0.0}, {"mean_decay": 1.1}, {"weight_decay": -0.1}, {"epsilon": -1.0}])
+@pytest.mark.parametrize("setting", [{"clip": 0.0}, {"mean_decay": 1.1}, {"weight_decay": -0.1}, {"epsilon": 0.0}])
 def test_numbers_out_of_range_are_refused(setting: dict[str, Any]) -> None:
     with pytest.raises(ReverieError, match=next(iter(setting))):
         Adam(parameters(), learning_rate=0.01, **setting)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,19 +12,17 @@ import torch
 from plain_halving import Layer, distance, made_up, outcome, plain_halving
 from torch import Tensor
 from torch.nn import functional as F
+from triton_scripts import needs_triton, said
 
 from reverie.components.networks import halved_convolution
 from reverie.components.networks.halved_convolution import conv_halved_activated, corner_weights
 from reverie.components.networks.images import ImageEncoder
 from reverie.components.networks.layers import NORM_EPSILON
 from reverie.components.representation_learners.rssm_by_hand import activated, norm_gradient, silu_gradient
+from reverie.interop.dreamer_v3_norms import NormForm, formed
 from reverie.runtime.convolutions import use_rewritten_convolutions
 from reverie.types import Space
 
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="there is no Triton for this system")
-
-HERE = Path(__file__).parent
 EXACT = (
     "small",
     "as large as in use",
@@ -42,19 +36,6 @@ EXACT = (
     "grey corners that tie",
     "in many pieces",
 )
-
-
-def said(script: str, **environment: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(HERE / script)],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +177,16 @@ def test_only_the_first_layer_is_fused(plain_launches: None, monkeypatch: pytest
     with torch.no_grad():
         encoder(pictures)
     assert shapes == [[2, 32, 48, 3]]
+
+
+def test_an_encoder_with_norms_of_another_form_is_left_as_it_is(plain_launches: None) -> None:
+    encoder = ImageEncoder(spaces={"image": Space(shape=(32, 48, 3), dtype="uint8")}, depth=4)
+    formed(encoder, NormForm(activation="tanh"))
+    rng = torch.Generator().manual_seed(0)
+    pictures = {"image": torch.randint(256, (2, 32, 48, 3), dtype=torch.uint8, generator=rng)}
+    rewritten = encoder(pictures)
+    with torch.no_grad():  # as it is written
+        torch.testing.assert_close(rewritten.detach(), encoder(pictures), rtol=1e-4, atol=1e-5)
 
 
 def test_layers_that_do_not_fit_are_left_to_the_other_form() -> None:

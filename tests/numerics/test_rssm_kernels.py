@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from triton_scripts import needs_triton, said
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="there is no Triton for this system")
+pytestmark = needs_triton
 
-HERE = Path(__file__).parent
 EXACT = (
     "small",
     "one step",
@@ -29,19 +23,6 @@ EXACT = (
     "wide tiles",
     "eight warps",
 )
-
-
-def said(script: str, **environment: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(HERE / script)],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")

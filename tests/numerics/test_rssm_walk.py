@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from reverie.components.representation_learners import rssm as walking
 from reverie.components.representation_learners.latents import CategoricalLatents, Latent, LatentKind
 from reverie.components.representation_learners.rssm import Rssm
 from reverie.components.representation_learners.rssm_by_hand import PlainSteps
+from reverie.interop.dreamer_v3_norms import NormForm, formed
 
 Way = Callable[[Rssm], Callable[..., tuple[Latent, Tensor]]]
 
@@ -53,3 +56,23 @@ def test_values_and_gradients_are_those_of_the_plain_walk(has_noise: bool) -> No
     for name, value in plain.items():
         assert value.abs().max() > 0, name
         torch.testing.assert_close(walked[name], value, rtol=1e-4, atol=2e-6, msg=name)
+
+
+@pytest.mark.parametrize("form", [NormForm(), NormForm(activation="tanh"), NormForm(epsilon=0.1)])
+def test_norms_of_another_form_are_walked_as_they_are_written(form: NormForm, monkeypatch: pytest.MonkeyPatch) -> None:
+    rssm = formed(model(CategoricalLatents(stoch=STOCH, classes=4)), form)
+    plain = outcome(rssm, way=lambda one: one.observe, has_noise=True)
+    walks: list[Rssm] = []
+    right = Rssm.walk
+
+    def counted(self: Rssm, *given: Any, **named: Any) -> tuple[Latent, Tensor]:
+        walks.append(self)
+        return right(self, *given, **named)
+
+    monkeypatch.setattr(Rssm, "walk", counted)
+    monkeypatch.setattr(walking, "steps_are_compiled", lambda: True)
+    monkeypatch.setattr(walking, "chosen_steps", PlainSteps)
+    found = outcome(rssm, way=lambda one: one.observe, has_noise=True)
+    assert len(walks) == (form == NormForm())
+    for name, value in plain.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=2e-6, msg=name)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +11,7 @@ import pytest
 import torch
 from plain_same_conv import Layer, distance, made_up, outcome, plain_same_conv
 from torch import Tensor
+from triton_scripts import needs_triton, said
 
 from reverie.components.networks import weight_gradient
 from reverie.components.networks.images import ImageEncoder
@@ -22,10 +19,6 @@ from reverie.components.networks.weight_gradient import same_conv
 from reverie.runtime.convolutions import use_rewritten_convolutions
 from reverie.types import Space
 
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="there is no Triton for this system")
-
-HERE = Path(__file__).parent
 EXACT = (
     "small",
     "nothing is a multiple of a tile",
@@ -37,19 +30,6 @@ EXACT = (
     "in many pieces",
 )
 NARROW = ("in float16", "128 and 64 columns in float16", "several tiles of columns in float16")
-
-
-def said(script: str, **environment: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(HERE / script)],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")

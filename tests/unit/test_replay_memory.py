@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -145,12 +145,17 @@ def test_room_is_asked_for_where_the_run_will_be(tmp_path: Path) -> None:
     assert found.disk > 0
 
 
+def write_files(folder: Path, sizes: Mapping[str, int]) -> None:
+    for name, size in sizes.items():
+        file = folder / f"{name}.safetensors"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(bytes(size))
+
+
 def test_what_a_run_has_on_disk_already_is_not_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
-    chunk = tmp_path / "replay" / "replay" / "00000000.safetensors"
-    chunk.parent.mkdir(parents=True)
-    chunk.write_bytes(bytes(234))
-    assert Free.now(CPU, tmp_path).disk == 1234
+    write_files(tmp_path, {"replay/replay/0": 234, "checkpoints/1/arrays": 30, "checkpoints/2/arrays": 6})
+    assert Free.now(CPU, tmp_path).disk == 1270
     assert Free.now(CPU, tmp_path / "new").disk == 1000
 
 
@@ -173,3 +178,14 @@ def test_a_run_whose_checkpoints_do_not_fit_is_refused(monkeypatch: pytest.Monke
     monkeypatch.setattr(Free, "now", classmethod(lambda cls, *_: free(disk=1e-6)))
     with pytest.raises(ReverieError, match="checkpoints will not fit"):
         assemble(composed("gym_CartPole-v1", [*SMALL, "buffer.device=host"]), device=CPU, allow=None)
+
+
+def test_a_run_that_was_let_in_may_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows and two checkpoints are on the disk by then, and a third comes before the first of them goes."""
+    need = Need(name="replay", capacity=100, rows=100, width=RowBytes(row=3, stored=5), copies=3)
+    write_files(tmp_path, {"replay/replay/0": 300, "checkpoints/1/arrays": 500, "checkpoints/2/arrays": 500})
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=500))
+    refuse_without_disk(need, Free.now(CPU, tmp_path), tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=499))
+    with pytest.raises(ReverieError, match="checkpoints will not fit"):
+        refuse_without_disk(need, Free.now(CPU, tmp_path), tmp_path)

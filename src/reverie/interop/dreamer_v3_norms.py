@@ -39,6 +39,8 @@ class PublishedNorm(NormSilu):
     """What stands between two layers in another form. All norms of the published code share their epsilon, and the
     layers in front of them keep their biases."""
 
+    is_known_to_kernels = False
+
     def __init__(self, dim: int, form: NormForm) -> None:
         super().__init__(dim)
         self._form = form

@@ -71,8 +71,10 @@ class Free:
 
     @classmethod
     def now(cls, device: torch.device, folder: Path) -> Free:
-        """``folder`` is where the run will be; it need not exist. What it has of replay already counts as free."""
-        own = sum(path.stat().st_size for path in folder.glob("replay/*/*.safetensors"))
+        """``folder`` is where the run will be; it need not exist. Rows and checkpoints that it has count as free: what
+        a run needs has room for all of them, those that it finds and those that take their place.
+        """
+        own = sum(_file_bytes(path) for kind in ("replay", "checkpoints") for path in folder.glob(f"{kind}/*/*.*"))
         while not folder.exists():
             folder = folder.absolute().parent
         return cls(
@@ -158,6 +160,13 @@ def collected_rows(name: str, phases: tuple[PhaseSpec, ...], capacity: int) -> i
 def is_collected(name: str, phase: PhaseSpec) -> bool:
     """Whether ``phase`` brings rows into the buffer of that name."""
     return phase.buffer == name and phase.has_hook("collect")
+
+
+def _file_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0  # by a process that still has the run, which will be said when its lock is asked for
 
 
 def _reason(need: Need, home: str, room: int | None, tried: list[str]) -> str:

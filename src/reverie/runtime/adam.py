@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from reverie.runtime.flat_optimizer import Clipping, FlatOptimizer, Proposal, tensor_norms
+from reverie.runtime.flat_optimizer import MIN_EPSILON, Clipping, FlatOptimizer, Proposal, tensor_norms
 from reverie.types import require
 
 
@@ -39,7 +39,7 @@ class Adam(FlatOptimizer):
         ):
             require(f"{name} of the optimiser", share, at_least=0, at_most=1)
         require("clip of the optimiser", clip, at_least=1e-6)
-        require("epsilon of the optimiser", epsilon, at_least=0)
+        require("epsilon of the optimiser", epsilon, at_least=MIN_EPSILON)
         self._clip, self._epsilon, self._weight_decay = clip, epsilon, weight_decay
         self._mean_decay, self._square_decay = mean_decay, square_decay
 

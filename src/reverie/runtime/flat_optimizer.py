@@ -5,7 +5,6 @@ One vector, so that a step is a dozen operations whatever the number of layers.
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +16,11 @@ from torch import Tensor, nn
 
 from reverie.runtime.compilation import compiled_step, steps_are_compiled
 from reverie.runtime.finite import SKIPPED, all_finite, replace_where
+from reverie.runtime.flat_layout import FlatLayout, Piece
 from reverie.types import Metrics, State, require
 
-Piece = tuple[int, int]
-"""Of a flat vector: where it begins and ends."""
+MIN_EPSILON = 1e-30
+"""A gradient that is zero is divided by it, such as those of what only fills up the flat vector."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -58,10 +58,10 @@ class FlatOptimizer(ABC):
         self._names = list(parameters)
         self._parameters = list(parameters.values())
         self._learning_rate, self._warmup, self._decay = learning_rate, warmup_updates, decay
-        self._weight = _flattened(self._parameters)
+        self._layout = FlatLayout(self._parameters)
+        self._weight = self._flattened()
         self._mean = torch.zeros_like(self._weight)
         self._square = torch.zeros_like(self._weight)
-        self._lengths = [parameter.numel() for parameter in self._parameters]
         self._updates = torch.zeros((), dtype=torch.float64, device=self._weight.device)
 
     def step(self, loss: Tensor, *, progress: Tensor | None = None) -> Metrics:
@@ -89,7 +89,7 @@ class FlatOptimizer(ABC):
         finite = [clipping.metrics["grad_norm"], *([] if watched is None else [watched])]
         scales = self._scales(updates, rate)
         if steps_are_compiled():
-            gradient = _joined(gradients)
+            gradient = self._layout.joined(gradients)
             is_finite = self._moved_in_one(gradient, clipping.factors, self._owners, scales, finite, self._frozen())
         else:
             is_finite = self._moved(self._clipped(gradients, clipping.factors), scales, finite, self._frozen())
@@ -122,20 +122,19 @@ class FlatOptimizer(ABC):
         return self._moved(gradient * factors[owners.int()], scales, watched, frozen)
 
     def _clipped(self, gradients: Sequence[Tensor], factors: Tensor) -> Tensor:
-        return flat_vector([one * factor for one, factor in zip(gradients, factors.unbind(), strict=True)])
+        return self._layout.joined([one * factor for one, factor in zip(gradients, factors.unbind(), strict=True)])
 
     @cached_property
     def _owners(self) -> Tensor:
         """Which parameter each number of the flat vector belongs to."""
-        numbers = torch.arange(len(self._lengths), dtype=torch.int16, device=self._weight.device)
-        lengths = torch.tensor(self._lengths, device=numbers.device)
-        return numbers.repeat_interleave(lengths, output_size=len(self._weight))
+        numbers = torch.arange(len(self._parameters), dtype=torch.int16, device=self._weight.device)
+        spans = torch.tensor(self._layout.spans, device=numbers.device)
+        return numbers.repeat_interleave(spans, output_size=self._layout.size)
 
     def _frozen(self) -> list[Piece]:
         """What does not learn now."""
-        ends = itertools.accumulate(self._lengths)
-        pieces = zip(self._parameters, self._lengths, ends, strict=True)
-        return [(end - length, end) for one, length, end in pieces if not one.requires_grad]
+        pieces = zip(self._parameters, self._layout.pieces, strict=True)
+        return [piece for parameter, piece in pieces if not parameter.requires_grad]
 
     @abstractmethod
     def _clipping(self, gradients: Sequence[Tensor]) -> Clipping: ...
@@ -167,35 +166,21 @@ class FlatOptimizer(ABC):
     def set_state(self, state: State) -> None:
         self._updates.copy_(state["updates"])
         for flat, saved in ((self._mean, state["mean"]), (self._square, state["square"])):
-            flat.copy_(torch.cat([saved[name].reshape(-1) for name in self._names]))
+            for name, place in zip(self._names, self._layout.places(flat), strict=True):
+                place.copy_(saved[name].view_as(place))
 
     def _by_name(self, flat: Tensor) -> State:
-        parts = flat.split(self._lengths)
-        shapes = [parameter.shape for parameter in self._parameters]
-        return {name: part.view(shape).clone() for name, part, shape in zip(self._names, parts, shapes, strict=True)}
+        places = zip(self._names, self._layout.places(flat), strict=True)
+        return {name: place.clone() for name, place in places}
+
+    def _flattened(self) -> Tensor:
+        """One vector that holds all parameters; each parameter becomes a view of its piece."""
+        flat = self._layout.joined([parameter.detach() for parameter in self._parameters])
+        for parameter, place in zip(self._parameters, self._layout.places(flat), strict=True):
+            parameter.data = place
+        return flat
 
 
 def tensor_norms(tensors: Sequence[Tensor]) -> Tensor:
     """The Euclidean norm of each tensor, as one vector. Asked for at once: on a GPU that is a few kernels for all."""
     return torch.stack(torch.ops.aten._foreach_norm.Scalar(list(tensors), 2))
-
-
-def flat_vector(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.cat([tensor.reshape(-1) for tensor in tensors])
-
-
-def _joined(tensors: Sequence[Tensor]) -> Tensor:
-    """``flat_vector`` in a few kernels, whatever the number of tensors."""
-    flat = tensors[0].new_empty(sum(one.numel() for one in tensors))
-    pieces = flat.split([one.numel() for one in tensors])
-    places = [piece.view(one.shape) for piece, one in zip(pieces, tensors, strict=True)]
-    torch.ops.aten._foreach_copy_(places, [one.contiguous() for one in tensors])
-    return flat
-
-
-def _flattened(parameters: list[nn.Parameter]) -> Tensor:
-    """One vector that holds all parameters; each parameter becomes a view of its piece."""
-    flat = flat_vector([parameter.detach() for parameter in parameters])
-    for parameter, piece in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-        parameter.data = piece.view(parameter.shape)
-    return flat

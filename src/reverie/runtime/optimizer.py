@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from reverie.runtime.flat_optimizer import Clipping, FlatOptimizer, Proposal, tensor_norms
+from reverie.runtime.flat_optimizer import MIN_EPSILON, Clipping, FlatOptimizer, Proposal, tensor_norms
 from reverie.types import require
 
 
@@ -30,6 +30,7 @@ class LaProp(FlatOptimizer):
         super().__init__(parameters, learning_rate=learning_rate, warmup_updates=warmup_updates, decay=decay)
         for name, share in (("rms_decay", rms_decay), ("momentum", momentum)):
             require(f"{name} of the optimiser", share, at_least=0, at_most=1)
+        require("epsilon of the optimiser", epsilon, at_least=MIN_EPSILON)
         self._clip, self._min_weight_norm = clip, min_weight_norm
         self._rms_decay, self._momentum, self._epsilon = rms_decay, momentum, epsilon
 

@@ -127,8 +127,7 @@ def conv(input_dim: int, output_dim: int, kernel: int) -> nn.Conv2d:
 
 def halved_and_activated(layer: nn.Module, norm: nn.Module, x_NHWC: Tensor) -> Tensor:
     """One stage of the encoder. The first one moves the most memory, so there it has kernels of its own."""
-    assert isinstance(norm, NormSilu)
-    if _is_rewritten():
+    if _is_rewritten() and isinstance(norm, NormSilu) and norm.is_known_to_kernels:
         weight, bias = _parameters(layer)
         if weight.shape[1] <= FEW_CHANNELS and halved_convolution.can_be_fused(x_NHWC, weight):
             return halved_convolution.conv_halved_activated(x_NHWC, weight, bias, norm.scale)

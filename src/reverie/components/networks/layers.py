@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -81,6 +81,9 @@ class BlockLinear(nn.Module):
 
 class NormSilu(nn.Module):
     """SiLU(x / sqrt(mean(x^2) + 1e-4) * scale) over the last axis: a norm without shift, then the activation."""
+
+    is_known_to_kernels: ClassVar[bool] = True
+    """Code that computes a norm together with its neighbours computes this one; False in a form that differs."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()

@@ -55,10 +55,14 @@ class Rssm(StateSpaceModel):
     def observe(
         self, carry: Latent, tokens_BTD: Tensor, action_BTA: Tensor, is_first_BT: Tensor, rng: Generator | None
     ) -> tuple[Latent, Tensor]:
-        steps = chosen_steps() if self._is_shallow and steps_are_compiled() and torch.is_grad_enabled() else None
+        steps = chosen_steps() if steps_are_compiled() and torch.is_grad_enabled() and self._can_be_walked() else None
         if steps is None or not isinstance(self._latents, CategoricalLatents):
             return super().observe(carry, tokens_BTD, action_BTA, is_first_BT, rng)
         return self.walk(carry, tokens_BTD, action_BTA, is_first_BT, rng, steps=steps)
+
+    def _can_be_walked(self) -> bool:
+        norms = (one for one in self.modules() if isinstance(one, NormSilu))
+        return self._is_shallow and all(one.is_known_to_kernels for one in norms)
 
     def walk(
         self,
