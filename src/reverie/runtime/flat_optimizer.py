@@ -133,9 +133,12 @@ class FlatOptimizer(ABC):
 
     def _frozen(self) -> list[Piece]:
         """What does not learn now."""
+        return [piece for one, piece in zip(self._parameters, self._pieces(), strict=True) if not one.requires_grad]
+
+    def _pieces(self) -> list[Piece]:
+        """Where each parameter lies."""
         ends = itertools.accumulate(self._lengths)
-        pieces = zip(self._parameters, self._lengths, ends, strict=True)
-        return [(end - length, end) for one, length, end in pieces if not one.requires_grad]
+        return [(end - length, end) for length, end in zip(self._lengths, ends, strict=True)]
 
     @abstractmethod
     def _clipping(self, gradients: Sequence[Tensor]) -> Clipping: ...
@@ -156,6 +159,18 @@ class FlatOptimizer(ABC):
                 raise ValueError("a decaying learning rate needs the phase's progress")
             rate = rate * (1 - self._decay * progress)
         return rate
+
+    def memory(self) -> list[Tensor]:
+        """Copies of the weights and of all that a step changes, for ``take_back``."""
+        return [one.clone() for one in self._changing()]
+
+    @torch.no_grad()
+    def take_back(self, memory: Sequence[Tensor], *, where: Tensor) -> None:
+        """Everything as it was in ``memory``, bit for bit, where a later part of the same update was not finite."""
+        replace_where(where, zip(self._changing(), memory, strict=True))
+
+    def _changing(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self._weight, self._mean, self._square, self._updates
 
     def get_state(self) -> State:
         return {
