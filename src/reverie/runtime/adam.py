@@ -15,8 +15,8 @@ class Adam(FlatOptimizer):
     """Clip the norm of all gradients together to ``clip``, then Adam.
 
     ``weight_decay`` is the share of each weight that an update takes away, whatever the learning rate: so does the code
-    of DreamerV2, while torch's AdamW multiplies it by the rate. ``rate_scales`` multiplies the learning rate of modules,
-    by their name in the configuration.
+    of DreamerV2, while torch's AdamW multiplies it by the rate. ``rate_scales`` multiplies the learning rate of
+    modules, by their name in the configuration.
     """
 
     def __init__(

@@ -73,6 +73,11 @@ class Tdmpc(WorldModelWorkflow):
             discount=self._config.gamma,
         )
 
+    @property
+    def target_critic(self) -> QEnsemble:
+        """Whose values the critic learns from."""
+        return self._target.slow("critic", self._critic)
+
     def optimizers(self) -> Mapping[str, Stateful]:
         return self._optimizers.by_name
 
@@ -83,7 +88,11 @@ class Tdmpc(WorldModelWorkflow):
         return self._policies[name]
 
     def _made_policy(self, name: str) -> Policy:
-        part, rngs, precision = self._context.controllers.find(name, object), self._acting_rngs(), self._context.precision
+        part, rngs, precision = (
+            self._context.controllers.find(name, object),
+            self._acting_rngs(),
+            self._context.precision,
+        )
         if isinstance(part, Mppi):
             return PlanningPolicy(self._encoder, self.model, part, rngs=rngs, precision=precision)
         if isinstance(part, PolicyPrior):
@@ -135,9 +144,7 @@ class Tdmpc(WorldModelWorkflow):
     def _targets(self, seen: Transitions, noise: UpdateNoise) -> tuple[Tensor, Tensor]:
         """Latents of what came next, and one-step returns with the smaller value of two target critics behind them."""
         obs, shift = _rows(seen.obs, slice(1, None)), _rows(noise.shift, slice(1, None))
-        return self._compiled_targets(
-            obs, shift, seen.reward, seen.is_terminal, noise.target_action, noise.target_pair
-        )
+        return self._compiled_targets(obs, shift, seen.reward, seen.is_terminal, noise.target_action, noise.target_pair)
 
     @compiled_step
     def _compiled_targets(
@@ -151,7 +158,7 @@ class Tdmpc(WorldModelWorkflow):
     ) -> tuple[Tensor, Tensor]:
         latents = self._target.slow("encoder", self._encoder)(obs, shift)
         action = self._prior(latents, noise).action
-        value = self._target.slow("critic", self._critic)(latents, action, members=pair).mean().amin(0)
+        value = self.target_critic(latents, action, members=pair).mean().amin(0)
         return latents, reward + self._config.gamma * (1 - is_terminal) * value
 
     def modelled(self, seen: Transitions, next_latents: Tensor, targets: Tensor, noise: UpdateNoise) -> Modelled:
@@ -217,13 +224,19 @@ class Tdmpc(WorldModelWorkflow):
     def _discounted(self, per_step: Tensor) -> Tensor:
         """Later steps of a rollout count less, because errors add up along it."""
         powers = [self._config.rho**step for step in range(len(per_step))]
-        return sum((one * power for one, power in zip(per_step, powers, strict=True)), torch.zeros_like(per_step[0])) / len(powers)
+        return sum(
+            (one * power for one, power in zip(per_step, powers, strict=True)), torch.zeros_like(per_step[0])
+        ) / len(powers)
 
     def _metrics(self, seen: Transitions, modelled: Modelled, improved: Improved, total: Tensor) -> Metrics:
         metrics = {f"loss/{name}": loss.detach() for name, loss in modelled.losses.items()}
         metrics |= {"loss/policy": improved.loss.detach(), "loss/total": total.detach()}
         metrics |= {"entropy": improved.entropy, "entropy_bonus": improved.bonus}
-        metrics |= {"value_mean": improved.value, "return_scale": improved.scale, "target_mean": modelled.targets.mean()}
+        metrics |= {
+            "value_mean": improved.value,
+            "return_scale": improved.scale,
+            "target_mean": modelled.targets.mean(),
+        }
         if modelled.end_logit is not None:
             metrics |= end_statistics(modelled.end_logit[-1].detach().sigmoid(), seen.is_terminal[-1])
         return metrics

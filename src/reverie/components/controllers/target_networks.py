@@ -41,7 +41,9 @@ class TargetNetworks(nn.Module):
 
     def slow(self, name: str, original: Module) -> Module:
         """The copy of ``original``, or itself where none follows it."""
-        copied = self.copies[name] if name in self.copies else original
+        if name not in self.of:
+            return original
+        copied = self.copies[name]
         assert isinstance(copied, type(original)), "a copy is of the kind of its original"
         return copied
 

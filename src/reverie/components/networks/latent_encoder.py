@@ -7,12 +7,11 @@ from typing import Protocol
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.nn import functional as F
 
 from reverie.components.networks.normed import NormedLinear, NormedMlp, SimNorm
 from reverie.components.networks.observations import EVERY_KEY, chosen_spaces, split_kinds
-from reverie.components.networks.vectors import vector_spaces
 from reverie.components.networks.one_hot import one_hot
+from reverie.components.networks.vectors import vector_spaces
 from reverie.types import ReverieError, Space, require
 
 Shift = dict[str, Tensor]

@@ -37,7 +37,7 @@ class NormedLinear(nn.Linear):
         self.act = SimNorm(simnorm_dim) if simnorm_dim else nn.Mish()
         plain_weights_(self)
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002, the name that torch gave it
         return self.act(self.ln(super().forward(input)))
 
 
@@ -94,7 +94,7 @@ class NormedLinears(nn.Module):
     def forward(
         self, x_QNI: Tensor, *, members: Tensor | None = None, is_frozen: bool = False, keep_QNO: Tensor | None = None
     ) -> Tensor:
-        """``members`` [k] computes those only; ``is_frozen`` leaves no gradient; ``keep`` multiplies before the norm."""
+        """``members`` [k] computes those only; ``is_frozen`` leaves no gradient; ``keep`` is dropout before the norm."""
 
         def used(parameter: Tensor) -> Tensor:
             parameter = parameter.detach() if is_frozen else parameter
