@@ -94,7 +94,7 @@ class NormedLinears(nn.Module):
     def forward(
         self, x_QNI: Tensor, *, members: Tensor | None = None, is_frozen: bool = False, keep_QNO: Tensor | None = None
     ) -> Tensor:
-        """``members`` [k] computes those only; ``is_frozen`` leaves no gradient; ``keep`` is dropout before the norm."""
+        """``members`` [k] computes those only; ``is_frozen`` has no gradient; ``keep`` is dropout before the norm."""
 
         def used(parameter: Tensor) -> Tensor:
             parameter = parameter.detach() if is_frozen else parameter
