@@ -167,7 +167,7 @@ def test_actions_that_a_workflow_cannot_take_are_refused_in_a_sentence() -> None
     target = "reverie.workflows.tdmpc.Tdmpc"
     with pytest.raises(ReverieError, match="needs actions that are vectors of numbers"):
         Run(target, "task=gym_CartPole-v1")
-    with pytest.raises(ReverieError, match="training.crosses_episodes=false"):
+    with pytest.raises(ReverieError, match=r"training\.crosses_episodes=false"):
         Run(target, "training.crosses_episodes=true")
 
 

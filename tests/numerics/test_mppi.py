@@ -116,11 +116,22 @@ def test_the_best_plans_are_kept_and_improve() -> None:
     assert float(made.steps[-1].elite_returns.mean()) > float(made.steps[0].returns.mean())
 
 
+def end_sometimes(workflow: Tdmpc, latent: Tensor) -> None:
+    """Shaken weights say the same of all latents."""
+    rng = torch.Generator().manual_seed(5)
+    actions = torch.rand(200, ENVS, 2, generator=rng) * 2 - 1
+    head = workflow.model.termination_head
+    once = workflow.model.dynamics(latent.expand(200, -1, -1), actions)
+    logits = head.logit(workflow.model.dynamics(once, actions))
+    next(one for name, one in head.named_parameters() if name.endswith("2.bias")).sub_(logits.median())
+
+
 @torch.no_grad()
 def test_the_worth_of_a_plan_is_its_definition() -> None:
     """Step by step, for one sample, with an end that stops everything after it."""
     workflow = shaken_tdmpc("workflow.episodic=true")
     planner, latent, previous, noise = planned(workflow)
+    end_sometimes(workflow, latent)
     step, model = planner(workflow.model, latent, previous, noise).steps[0], workflow.model
     ended = 0
     for env in range(ENVS):

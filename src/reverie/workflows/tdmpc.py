@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -24,10 +24,12 @@ from reverie.runtime.finite import SKIPPED
 from reverie.types import Batch, Metrics, Phase, Policy, ReverieError, Stateful
 from reverie.workflows.base import UpdateResult, WorldModelWorkflow, weighted_sum
 from reverie.workflows.context import WorkflowContext
-from reverie.workflows.tdmpc_config import TdmpcConfig
+from reverie.workflows.tdmpc_config import TdmpcConfig, refuse_crossing
 from reverie.workflows.tdmpc_ends import end_statistics
 from reverie.workflows.tdmpc_optimizers import TdmpcOptimizers
+from reverie.workflows.tdmpc_parts import TdmpcSteps
 from reverie.workflows.tdmpc_records import Improved, Modelled, Transitions, UpdateNoise
+from reverie.workflows.update_parts import Part
 
 
 class Tdmpc(WorldModelWorkflow):
@@ -59,7 +61,7 @@ class Tdmpc(WorldModelWorkflow):
         self._policies: dict[str, Policy] = {}
         if self._termination_head.is_learned != self._config.episodic:
             raise ReverieError("`components.termination_head.is_learned` must be what `workflow.episodic` is.")
-        _refuse_crossing(context.config)
+        refuse_crossing(context.config)
 
     @property
     def model(self) -> LatentModel:
@@ -126,6 +128,24 @@ class Tdmpc(WorldModelWorkflow):
         self._return_scale.take_back(where=is_skipped)
         self._target.follow(unless=is_skipped)
         return self._metrics(seen, modelled, improved, total) | moved, modelled, improved
+
+    def update_parts(self, batch: Batch, *, phase: Phase) -> dict[str, Part]:
+        """See ``HasParts``."""
+        seen = Transitions.of(batch, self._prior.vector)
+        noise, precision = self._drawn(seen), self._context.precision
+        with precision.applied():
+            next_latents, targets = self._targets(seen, noise)
+        with precision.applied():
+            modelled = self.modelled(seen, next_latents, targets, noise)
+        steps = TdmpcSteps(
+            targets=lambda: self._targets(seen, noise),
+            model=lambda: weighted_sum(
+                self.modelled(seen, next_latents, targets, noise).losses, self._config.loss_weights
+            ),
+            policy=lambda: self.improved(modelled.latents.detach(), noise).loss,
+            follow=lambda: self._target.follow(unless=torch.zeros((), dtype=torch.bool, device=targets.device)),
+        )
+        return steps.parts(self._optimizers, precision=precision, progress=phase.progress)
 
     def _drawn(self, seen: Transitions) -> UpdateNoise:
         steps, sequences = seen.reward.shape
@@ -244,25 +264,3 @@ class Tdmpc(WorldModelWorkflow):
 
 def _rows(tensors: Mapping[str, Tensor], rows: slice | int) -> dict[str, Tensor]:
     return {key: value[rows] for key, value in tensors.items()}
-
-
-def _refuse_crossing(config: Mapping[str, Any]) -> None:
-    """A transition into the next episode would teach the model a leap that no action makes."""
-    for batch in _batches(config.get("training", {}).get("phases", ())):
-        if batch.get("crosses_episodes") is not False:
-            raise ReverieError(
-                "TD-MPC learns from sequences inside one episode: set `crosses_episodes: false` in every batch of "
-                "`training.phases` (with phases=pretrained: training.crosses_episodes=false)."
-            )
-
-
-def _batches(node: Any) -> Iterable[Mapping[str, Any]]:
-    """Every batch that the phases ask for, at any depth."""
-    if isinstance(node, Mapping):
-        if isinstance(node.get("batch"), Mapping):
-            yield node["batch"]
-        for value in node.values():
-            yield from _batches(value)
-    elif isinstance(node, list | tuple):
-        for value in node:
-            yield from _batches(value)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from reverie.types import ReverieError, require
 
@@ -55,3 +56,25 @@ class TdmpcConfig:
     @property
     def gamma(self) -> float:
         return self.discount.of(self.episode_length)
+
+
+def refuse_crossing(config: Mapping[str, Any]) -> None:
+    """A transition into the next episode would teach the model a leap that no action makes."""
+    for batch in _batches(config.get("training", {}).get("phases", ())):
+        if batch.get("crosses_episodes") is not False:
+            raise ReverieError(
+                "TD-MPC learns from sequences inside one episode: set `crosses_episodes: false` in every batch of "
+                "`training.phases` (with phases=pretrained: training.crosses_episodes=false)."
+            )
+
+
+def _batches(node: Any) -> Iterable[Mapping[str, Any]]:
+    """Every batch that the phases ask for, at any depth."""
+    if isinstance(node, Mapping):
+        if isinstance(node.get("batch"), Mapping):
+            yield node["batch"]
+        for value in node.values():
+            yield from _batches(value)
+    elif isinstance(node, list | tuple):
+        for value in node:
+            yield from _batches(value)
