@@ -53,6 +53,11 @@ class EnvironmentConfig:
     """Whether simulators live in worker processes, which can die and be started again without ending the run."""
     num_workers: int | None = None
     """Worker processes that share the simulators; null makes as many as there are processors."""
+    frame_stack: int = 1
+    """Last pictures in one observation, behind each other along the channels."""
+
+    def __post_init__(self) -> None:
+        require("environment.frame_stack", self.frame_stack, at_least=1)
 
 
 _DREAMER = ("deter", "hidden", "stoch", "classes", "blocks", "depth", "units", "bins")
