@@ -12,6 +12,8 @@ from reverie.types import ReverieError, require
 
 WEIGHT_STD = 0.02
 """Of every linear layer at first; its bias is 0."""
+_LARGE = 20.0
+"""From here on Mish is its argument in all digits of a float32."""
 
 
 class SimNorm(nn.Module):
@@ -23,7 +25,28 @@ class SimNorm(nn.Module):
         self._dim = dim
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.float().unflatten(-1, (-1, self._dim)).softmax(-1).flatten(-2)
+        x = x.float()
+        if x.device.type != "cpu" or torch.compiler.is_compiling():
+            return x.unflatten(-1, (-1, self._dim)).softmax(-1).flatten(-2)
+        # A processor sums up neighbours one by one, but rows with its vector units: ten times as fast.
+        columns = x.flatten(0, -2).t().unflatten(0, (-1, self._dim)) if x.dim() > 1 else x.view(-1, self._dim, 1)
+        return columns.softmax(1).flatten(0, 1).t().reshape(x.shape)
+
+
+class Mish(nn.Module):
+    """x * tanh(softplus(x))."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return mish(x)
+
+
+def mish(x: Tensor) -> Tensor:
+    if torch.is_grad_enabled() or x.device.type != "cpu" or torch.compiler.is_compiling():
+        return F.mish(x)
+    # The same with one exponential, in less than half the time: plans on a processor do little else.
+    exponential = x.clamp(max=_LARGE).exp_()
+    share = torch.addcmul(exponential + exponential, exponential, exponential)
+    return (share * x).div_(share + 2)
 
 
 class NormedLinear(nn.Linear):
@@ -34,7 +57,7 @@ class NormedLinear(nn.Linear):
         if simnorm_dim and output_dim % simnorm_dim:
             raise ReverieError(f"a SimNorm over groups of {simnorm_dim} does not divide {output_dim} numbers.")
         self.ln = nn.LayerNorm(output_dim)
-        self.act = SimNorm(simnorm_dim) if simnorm_dim else nn.Mish()
+        self.act = SimNorm(simnorm_dim) if simnorm_dim else Mish()
         plain_weights_(self)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002, the name that torch gave it
@@ -100,13 +123,17 @@ class NormedLinears(nn.Module):
             parameter = parameter.detach() if is_frozen else parameter
             return parameter if members is None else parameter.index_select(0, members)
 
-        y = torch.bmm(x_QNI, used(self.weight).transpose(1, 2))
-        y = y + used(self.bias).unsqueeze(1)
+        weight, bias = used(self.weight).transpose(1, 2), used(self.bias).unsqueeze(1)
+        if torch.compiler.is_compiling():  # then adding is free, where baddbmm would first write the bias out
+            y = torch.bmm(x_QNI, weight)
+            y = y + bias.to(y.dtype)
+        else:
+            y = torch.baddbmm(bias, x_QNI, weight)
         y = y if keep_QNO is None else y * keep_QNO
         if self.ln is None:
             return y
         normed = F.layer_norm(y.float(), y.shape[-1:])
-        return F.mish(torch.addcmul(used(self.ln["bias"]).unsqueeze(1), normed, used(self.ln["weight"]).unsqueeze(1)))
+        return mish(torch.addcmul(used(self.ln["bias"]).unsqueeze(1), normed, used(self.ln["weight"]).unsqueeze(1)))
 
 
 class NormedEnsemble(nn.ModuleList):

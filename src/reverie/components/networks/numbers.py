@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from reverie.components.networks.distributions import SymlogTwoHot
+from reverie.components.networks.distributions import SymlogTwoHot, full_product
 from reverie.components.networks.symlog import symexp, symlog
 from reverie.types import ReverieError, require
 
@@ -42,8 +42,19 @@ class TwoHotForm(NumberForm):
         self.width = bins
         self.register_buffer("bins", torch.linspace(low, high, bins), persistent=False)
 
-    def forward(self, output: Tensor) -> SymlogTwoHot:
-        return SymlogTwoHot(output, self.bins)
+    def forward(self, output: Tensor) -> _Binned:
+        return _Binned(output.float(), self.bins)
+
+
+class _Binned:
+    def __init__(self, output: Tensor, bins: Tensor) -> None:
+        self._output, self._bins = output, bins
+
+    def mean(self) -> Tensor:
+        return symexp(full_product(self._output.softmax(-1), self._bins))
+
+    def loss(self, target: Tensor) -> Tensor:
+        return SymlogTwoHot(self._output, self._bins).loss(target)
 
 
 class PlainForm(NumberForm):
