@@ -148,11 +148,16 @@ def environments(config: DictConfig, *, num_envs: int | None, seed: int, allow: 
     if is_node(node):
         target = located(node["_target_"], path="environment.simulator._target_", allow=allow)
         if isinstance(target, type) and issubclass(target, BatchSimulator):
+            if environment.frame_stack > 1:
+                raise ReverieError(
+                    f"`environment.frame_stack` must be 1 with {target.__name__}, which steps all environments in one "
+                    "object: choose another `environment`."
+                )
             path = "environment.simulator"
             return BatchedEnvironments(
                 lambda given: instantiate(node, path=path, allow=allow, num_envs=count, seed=given), seed=seed
             )
-    maker = simulator_maker(node, allow=allow)
+    maker = simulator_maker(node, allow=allow, frame_stack=environment.frame_stack)
     # An interpreter of its own is a process of its own, whatever was asked for.
     in_workers = environment.in_workers or maker.interpreter is not None
     return SeparateEnvironments(
@@ -160,19 +165,25 @@ def environments(config: DictConfig, *, num_envs: int | None, seed: int, allow: 
     )
 
 
-def simulator_maker(node: Any, *, allow: Allow) -> Maker:
+def simulator_maker(node: Any, *, allow: Allow, frame_stack: int = 1) -> Maker:
     """The simulator that ``environment.simulator`` describes, checked but not made."""
     path = "environment.simulator"
     check_node(node, path=path, allow=allow)
     target = located(node["_target_"], path=f"{path}._target_", allow=allow)
     interpreter = getattr(target, "interpreter", None)
     if interpreter is not None:
+        if frame_stack > 1:
+            raise ReverieError("`environment.frame_stack` must be 1 for a simulator in an interpreter of its own.")
         arguments = {key: value for key, value in node.items() if key != "_target_"}
         return Maker(module=target.__module__, name=target.__name__, arguments=arguments, interpreter=interpreter)
+    made = {"module": "reverie.node_walk", "name": "made_from_node"}
+    arguments = {"node": node, "path": path, "allow": allow}
+    if frame_stack > 1:
+        arguments = {**made, "arguments": arguments, "count": frame_stack}
+        made = {"module": "reverie.environments.stacked", "name": "made_stacked"}
     return Maker(
-        module="reverie.node_walk",
-        name="made_from_node",
-        arguments={"node": node, "path": path, "allow": allow},
+        **made,
+        arguments=arguments,
         needs_rendering=getattr(target, "needs_rendering", False),
         summary=getattr(target, "summary", Environment.summary),
     )

@@ -105,6 +105,11 @@ def omegaconf_sentence(error: OmegaConfBaseException) -> str:
     key = str(error.full_key or error.key or "")
     if "missing mandatory value" in reason.lower() and key:
         return f"`{key}` has no value: give it one with `{key}=...`"
+    if lacking := re.search(r"'size\.(\w+)' not found", reason):
+        return (
+            f"`{key}` reads `size.{lacking[1]}`, which this size does not have: choose a size of this algorithm "
+            "(`debug` and `tiny` fit all)"
+        )
     return f"cannot read `{key}`: {reason}" if key else f"cannot read the config: {reason}"
 
 

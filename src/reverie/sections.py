@@ -53,34 +53,60 @@ class EnvironmentConfig:
     """Whether simulators live in worker processes, which can die and be started again without ending the run."""
     num_workers: int | None = None
     """Worker processes that share the simulators; null makes as many as there are processors."""
+    frame_stack: int = 1
+    """Last pictures in one observation, behind each other along the channels."""
+
+    def __post_init__(self) -> None:
+        require("environment.frame_stack", self.frame_stack, at_least=1)
+
+
+_DREAMER = ("deter", "hidden", "stoch", "classes", "blocks", "depth", "units", "bins")
+_TDMPC = ("latent_dim", "encoder_units", "encoder_layers", "mlp_units", "members")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SizeConfig:
-    """Read by the other sections through ``${size.*}``; checked here so that a wrong key or type is found."""
+    """Read by the other sections through ``${size.*}``; checked here so that a wrong key or type is found.
 
-    deter: int
-    hidden: int
-    stoch: int
-    classes: int
-    blocks: int
-    depth: int
-    units: int
-    bins: int
+    A size is one of Dreamer, of TD-MPC, or of both.
+    """
+
+    deter: int | None = None
+    hidden: int | None = None
+    stoch: int | None = None
+    classes: int | None = None
+    blocks: int | None = None
+    depth: int | None = None
+    units: int | None = None
+    bins: int | None = None
     layers: int | None = None
     """Of the heads, where a size has a say in it (the 2023 form of DreamerV3); null leaves it to the components."""
     vector_units: int | None = None
     """Of the layers that read and reconstruct vectors, in the same case; null makes them like the others."""
+    latent_dim: int | None = None
+    encoder_units: int | None = None
+    encoder_layers: int | None = None
+    mlp_units: int | None = None
+    members: int | None = None
+    """Critics side by side."""
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if value is not None and value < 1:
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        for name, value in given.items():
+            if value < 1:
                 raise ReverieError(f"`size.{name}` must be at least 1, got {value}.")
-        if self.deter % self.blocks:
-            raise ReverieError(f"`size.deter` ({self.deter}) must be a multiple of `size.blocks` ({self.blocks}).")
-        if self.classes > 256:
-            raise ReverieError(
-                f"`size.classes` must be at most 256, got {self.classes}: replay keeps a byte per latent."
-            )
-        if self.bins < 3:
-            raise ReverieError(f"`size.bins` must be at least 3, got {self.bins}.")
+        families = [family for family in (_DREAMER, _TDMPC) if given.keys() & set(family)]
+        for family in families or [_DREAMER]:
+            for name in family:
+                if name not in given:
+                    raise ReverieError(f"`size.{name}` is missing: a size that has one of {', '.join(family)} has all.")
+        if _DREAMER in families:
+            self._check_dreamer(**{name: given[name] for name in ("deter", "blocks", "classes", "bins")})
+
+    def _check_dreamer(self, *, deter: int, blocks: int, classes: int, bins: int) -> None:
+        if deter % blocks:
+            raise ReverieError(f"`size.deter` ({deter}) must be a multiple of `size.blocks` ({blocks}).")
+        if classes > 256:
+            raise ReverieError(f"`size.classes` must be at most 256, got {classes}: replay keeps a byte per latent.")
+        if bins < 3:
+            raise ReverieError(f"`size.bins` must be at least 3, got {bins}.")

@@ -20,7 +20,8 @@ from reverie.orchestration.display import make_display
 from reverie.orchestration.parts import check_phases
 from reverie.runtime.device import RuntimeConfig, prepare_torch
 from reverie.runtime.rng import RandomStreams
-from reverie.types import Space, Spaces
+from reverie.types import ReverieError, Space, Spaces
+from reverie.workflows.base import WorldModelWorkflow
 from reverie.workflows.dreamer import Dreamer
 from reverie.workflows.dreamer_optimizers import trainable_parameters
 
@@ -54,6 +55,15 @@ PUBLISHED = {
 }
 """Millions of parameters as published, the slow critic excluded, for the three kinds of task below."""
 
+TDMPC2 = {
+    "tdmpc2_1m": 1.2,
+    "tdmpc2_5m": 5.0,
+    "tdmpc2_19m": 18.1,
+    "tdmpc2_48m": 47.2,
+    "tdmpc2_317m": 312.6,
+}
+"""Millions of parameters for 24 numbers seen and 6 done, target critics excluded."""
+
 EIGHTEEN, SIX = Space(shape=(), dtype="int64", classes=18), Space(shape=(6,), dtype="float32")
 TASKS = (
     Spaces(obs={"image": Space(shape=(64, 64, 3), dtype="uint8")}, action=EIGHTEEN),
@@ -80,7 +90,7 @@ def torch_settings() -> Iterator[None]:
 def test_the_folders_are_the_groups() -> None:
     assert {group for group, _ in FILES} == set(GROUPS)
     older = {"v1", "v2", "v2_dmc", "2023_s", "2023_m", "2023_l", "2023_xl"}
-    assert set(SIZES) == {*PUBLISHED, *older, "debug", "tiny", "small"}
+    assert set(SIZES) == {*PUBLISHED, *TDMPC2, *older, "debug", "tiny", "small"}
 
 
 @pytest.mark.parametrize(("group", "name"), FILES)
@@ -104,6 +114,8 @@ def test_every_part_is_used_by_an_experiment_or_stands_in_for_the_default(
     group: str, name: str, tmp_path: Path
 ) -> None:
     """A file that no combination can run is dead. Parts that belong together are chosen together."""
+    if name in ("tdmpc2", "pretrained"):
+        return expect_parts("tdmpc_pendulum", f"{group}={name}")
     together = {"random_policy", "none", "collect_only"}
     experiment = "random_cartpole" if name in together else "dreamer_cartpole"
     chosen = [f"{group}={name}"]
@@ -112,6 +124,10 @@ def test_every_part_is_used_by_an_experiment_or_stands_in_for_the_default(
         chosen = [f"{part}={name}" for part in ("components", "controller", "workflow")] + ["task=gym_Pendulum-v1"]
     if name == "offline":
         experiment, chosen = "dreamer_offline", [f"{group}={name}", f"buffer.replay.path={long_dataset(tmp_path)}"]
+    return expect_parts(experiment, *chosen)
+
+
+def expect_parts(experiment: str, *chosen: str) -> None:
     config = composed(f"experiment={experiment}", *chosen, "size=debug")
     parts = assemble(config, device=CPU, allow=None)
     check_phases(phases_of(config), parts)
@@ -158,17 +174,21 @@ def test_the_offline_experiment_runs_a_few_updates(tmp_path: Path) -> None:
 
 
 def dreamer_on_meta(size: str, spaces: Spaces) -> Dreamer:
-    """Shapes without memory: the largest preset would take gigabytes."""
-    config = composed("experiment=dreamer_cartpole", f"size={size}")
-    with META:
-        workflow = assemble_workflow(
-            config, spaces=spaces, train_env=None, rng=RandomStreams(0, device=CPU), device=META, allow=None
-        )
+    workflow = on_meta("dreamer_cartpole", size, spaces)
     assert isinstance(workflow, Dreamer)
     return workflow
 
 
-def parameter_count(workflow: Dreamer) -> int:
+def on_meta(experiment: str, size: str, spaces: Spaces) -> WorldModelWorkflow:
+    """Shapes without memory: the largest preset would take gigabytes."""
+    config = composed(f"experiment={experiment}", f"size={size}")
+    with META:
+        return assemble_workflow(
+            config, spaces=spaces, train_env=None, rng=RandomStreams(0, device=CPU), device=META, allow=None
+        )
+
+
+def parameter_count(workflow: WorldModelWorkflow) -> int:
     return sum(parameter.numel() for parameter in trainable_parameters(workflow.modules()).values())
 
 
@@ -177,6 +197,20 @@ def test_the_presets_have_the_published_number_of_parameters(size: str) -> None:
     digits = 2 if size == "1m" else 1
     millions = [parameter_count(dreamer_on_meta(size, spaces)) / 1e6 for spaces in TASKS]
     assert tuple(round(number, digits) for number in millions) == PUBLISHED[size]
+
+
+@pytest.mark.parametrize("size", TDMPC2)
+def test_the_presets_of_tdmpc2_have_the_published_number_of_parameters(size: str) -> None:
+    count = parameter_count(on_meta("tdmpc_pendulum", size, TASKS[2]))
+    assert round(count / 1e6, 1) == TDMPC2[size]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "size"), [("tdmpc_pendulum", "12m"), ("dreamer_cartpole", "tdmpc2_5m")], ids=str
+)
+def test_a_size_of_another_algorithm_is_refused_in_a_sentence(experiment: str, size: str) -> None:
+    with pytest.raises(ReverieError, match=r"reads `size\.\w+`, which this size does not have"):
+        on_meta(experiment, size, TASKS[2])
 
 
 @pytest.mark.parametrize("spaces", TASKS)

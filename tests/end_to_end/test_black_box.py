@@ -27,8 +27,10 @@ class Sick(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-10, 10, (3,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, share, kind):
+    def __init__(self, share, kind, numbers=False):
         self._share, self._kind = share, kind
+        if numbers:
+            self.action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -37,7 +39,7 @@ class Sick(gymnasium.Env):
 
     def step(self, action):
         self._step += 1
-        reward = float("nan") if self._has_fit("reward") else float(action)
+        reward = float("nan") if self._has_fit("reward") else float(np.sum(action))
         return self._seen(), reward, False, self._step >= 12, {}
 
     def _seen(self):
@@ -50,6 +52,7 @@ class Sick(gymnasium.Env):
 
 
 gymnasium.register("SickObs-v0", Sick, kwargs={"share": 1.0, "kind": "obs"})
+gymnasium.register("SickNumbers-v0", Sick, kwargs={"share": 1.0, "kind": "obs", "numbers": True})
 gymnasium.register("SickReward-v0", Sick, kwargs={"share": 1.0, "kind": "reward"})
 gymnasium.register("SeldomSick-v0", Sick, kwargs={"share": 0.12, "kind": "obs"})
 """

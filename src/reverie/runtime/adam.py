@@ -7,15 +7,17 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from reverie.runtime.flat_layout import Piece
 from reverie.runtime.flat_optimizer import MIN_EPSILON, Clipping, FlatOptimizer, Proposal, tensor_norms
-from reverie.types import require
+from reverie.types import ReverieError, require
 
 
 class Adam(FlatOptimizer):
     """Clip the norm of all gradients together to ``clip``, then Adam.
 
     ``weight_decay`` is the share of each weight that an update takes away, whatever the learning rate: so does the code
-    of DreamerV2, while torch's AdamW multiplies it by the rate.
+    of DreamerV2, while torch's AdamW multiplies it by the rate. ``rate_scales`` multiplies the learning rate of
+    modules, by their name in the configuration.
     """
 
     def __init__(
@@ -30,6 +32,7 @@ class Adam(FlatOptimizer):
         square_decay: float = 0.999,
         epsilon: float = 1e-8,
         weight_decay: float = 0.0,
+        rate_scales: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(parameters, learning_rate=learning_rate, warmup_updates=warmup_updates, decay=decay)
         for name, share in (
@@ -38,10 +41,22 @@ class Adam(FlatOptimizer):
             ("weight_decay", weight_decay),
         ):
             require(f"{name} of the optimiser", share, at_least=0, at_most=1)
+        for module, scale in (rate_scales or {}).items():
+            require(f"rate_scales.{module} of the optimiser", scale, at_least=0)
         require("clip of the optimiser", clip, at_least=1e-6)
         require("epsilon of the optimiser", epsilon, at_least=MIN_EPSILON)
         self._clip, self._epsilon, self._weight_decay = clip, epsilon, weight_decay
         self._mean_decay, self._square_decay = mean_decay, square_decay
+        self._rate_scales = [(self._piece_of(module), scale) for module, scale in (rate_scales or {}).items()]
+
+    def _piece_of(self, module: str) -> Piece:
+        """Where the parameters of a module lie, one behind the other; the gaps between them are zero and stay so."""
+        places = zip(self._names, self._layout.pieces, strict=True)
+        found = [piece for name, piece in places if name.partition(".")[0] == module]
+        if not found:
+            modules = ", ".join(dict.fromkeys(name.partition(".")[0] for name in self._names))
+            raise ReverieError(f"`rate_scales` of the optimiser names {module}, but it moves {modules}.")
+        return found[0][0], found[-1][1]
 
     def _clipping(self, gradients: Sequence[Tensor]) -> Clipping:
         norm = torch.linalg.vector_norm(tensor_norms(gradients))
@@ -60,6 +75,8 @@ class Adam(FlatOptimizer):
         square = self._square.lerp(gradient.square(), 1 - self._square_decay)
         scale = (square / square_bias).sqrt_().add_(self._epsilon)
         change = step_size * mean / scale
+        for (start, stop), share in self._rate_scales:
+            change[start:stop] *= share
         if self._weight_decay:
             change = torch.add(change, self._weight, alpha=self._weight_decay)
         return Proposal(change=change, mean=mean, square=square)

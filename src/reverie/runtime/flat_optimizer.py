@@ -156,6 +156,18 @@ class FlatOptimizer(ABC):
             rate = rate * (1 - self._decay * progress)
         return rate
 
+    def memory(self) -> list[Tensor]:
+        """Copies of the weights and of all that a step changes, for ``take_back``."""
+        return [one.clone() for one in self._changing()]
+
+    @torch.no_grad()
+    def take_back(self, memory: Sequence[Tensor], *, where: Tensor) -> None:
+        """Everything as it was in ``memory``, bit for bit, where a later part of the same update was not finite."""
+        replace_where(where, zip(self._changing(), memory, strict=True))
+
+    def _changing(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self._weight, self._mean, self._square, self._updates
+
     def get_state(self) -> State:
         return {
             "updates": self._updates.clone(),

@@ -67,3 +67,32 @@ def _quantile(ordered: Tensor, share: float) -> Tensor:
     place = share * (len(ordered) - 1)
     below = int(place)
     return ordered[below].lerp(ordered[min(below + 1, len(ordered) - 1)], place - below)
+
+
+class RunningRange(nn.Module):
+    """Moving average of the distance of two percentiles, which counts as at least 1. Starts at 1."""
+
+    value: Tensor
+
+    def __init__(self, *, low_quantile: float = 0.05, high_quantile: float = 0.95, rate: float = 0.01) -> None:
+        super().__init__()
+        require("low_quantile of the range", low_quantile, at_least=0, at_most=1)
+        require("high_quantile of the range", high_quantile, at_least=low_quantile, at_most=1)
+        require("rate of the range", rate, at_least=0, at_most=1)
+        self._low_quantile, self._high_quantile, self._rate = low_quantile, high_quantile, rate
+        self.register_buffer("value", torch.ones(()))
+        self.register_buffer("before", torch.ones(()), persistent=False)
+
+    @torch.no_grad()
+    def update(self, returns: Tensor) -> Tensor:
+        """Take these returns into account, then give the scale."""
+        self.get_buffer("before").copy_(self.value)
+        ordered = returns.flatten().sort().values
+        distance = _quantile(ordered, self._high_quantile) - _quantile(ordered, self._low_quantile)
+        self.value.lerp_(distance.clamp(min=1.0), self._rate)
+        return self.value.clone()
+
+    @torch.no_grad()
+    def take_back(self, *, where: Tensor) -> None:
+        """Forget the last ``update`` where it belongs to an update of the agent that was skipped."""
+        replace_where(where, [(self.value, self.get_buffer("before"))])

@@ -53,7 +53,7 @@ class OneHot:
             return probs.argmax(-1)
         if torch.compiler.is_compiling():  # the compiler's sum is deterministic and melts into its neighbours
             return (probs.cumsum(-1)[..., :-1] <= point).sum(-1)
-        return (_full_product(probs, _running_sum(probs.shape[-1], probs.device)) <= point).sum(-1)
+        return (full_product(probs, _running_sum(probs.shape[-1], probs.device)) <= point).sum(-1)
 
     def straight_through(self, index: Tensor) -> Tensor:
         """The one-hot of ``index`` whose gradient is that of the probabilities."""
@@ -141,7 +141,7 @@ def standard_normal(like: Tensor, rng: Generator) -> Tensor:
     return torch.randn(like.shape, device=like.device, generator=rng)
 
 
-def _full_product(one: Tensor, other: Tensor) -> Tensor:
+def full_product(one: Tensor, other: Tensor) -> Tensor:
     """Sums of probabilities need all their digits, whatever networks compute in."""
     if not torch.is_autocast_enabled(one.device.type):  # asking is cheap, the context is not
         return one @ other

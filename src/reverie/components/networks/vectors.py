@@ -28,7 +28,7 @@ class VectorEncoder(nn.Module):
         has_symlog: bool = True,
     ) -> None:
         super().__init__()
-        self.spaces, self._has_symlog = _vector_spaces(spaces), has_symlog
+        self.spaces, self._has_symlog = vector_spaces(spaces), has_symlog
         input_dim = sum(space.dim for space in self.spaces.values())
         self.mlp = Mlp(input_dim, layers=layers, units=units, norm=norm, activation=activation)
 
@@ -64,7 +64,7 @@ class VectorDecoder(nn.Module):
         has_symlog: bool = True,
     ) -> None:
         super().__init__()
-        self.spaces, self._has_symlog = _vector_spaces(spaces), has_symlog
+        self.spaces, self._has_symlog = vector_spaces(spaces), has_symlog
         self.mlp = Mlp(feature_dim, layers=layers, units=units, norm=norm, activation=activation)
         # By position: a key may hold characters, or be a word, that a module cannot be called.
         self.outputs = nn.ModuleList([linear(units, space.dim, fan=fan_beside(norm)) for space in self.spaces.values()])
@@ -82,7 +82,7 @@ class VectorDecoder(nn.Module):
         return SymlogMse(output) if self._has_symlog else UnitNormal(output, is_vector=True)
 
 
-def _vector_spaces(spaces: Mapping[str, Space]) -> dict[str, Space]:
+def vector_spaces(spaces: Mapping[str, Space]) -> dict[str, Space]:
     for key, space in spaces.items():
         if space.is_image or len(space.shape) > 1:
             raise ReverieError(

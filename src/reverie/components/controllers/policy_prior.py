@@ -1,0 +1,108 @@
+"""The policy that TD-MPC learns beside its model: it proposes plans, and says which action a state is worth with."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from reverie.types import ReverieError, Space, require
+
+_HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+
+
+class PriorDraw(NamedTuple):
+    """What a policy says of latents [..., D]."""
+
+    action: Tensor
+    """[..., A]: drawn, as a vector that networks read."""
+    mode: Tensor
+    """[..., A]: without noise."""
+    entropy: Tensor
+    """[...]: minus the log-probability of what was drawn."""
+    bonus: Tensor
+    """[...]: what the policy's loss rewards of it."""
+    log_std: Tensor
+
+
+class PolicyPrior(nn.Module, ABC):
+    """``action_dim`` is the length of an action as a vector, ``noise_dim`` what drawing one takes."""
+
+    action_dim: int
+    noise_dim: int
+
+    @abstractmethod
+    def noise(self, shape: Sequence[int], rng: Generator) -> Tensor:
+        """What actions for latents of this leading shape are drawn with [..., noise_dim]."""
+
+    @abstractmethod
+    def forward(self, latent: Tensor, noise: Tensor) -> PriorDraw: ...
+
+    @abstractmethod
+    def vector(self, action: Tensor) -> Tensor:
+        """An action of the environment as a vector."""
+
+    @abstractmethod
+    def native(self, vector: Tensor) -> Tensor:
+        """The other way."""
+
+
+class GaussianPrior(PolicyPrior):
+    """A normal behind a tanh, with its log-deviation between two bounds.
+
+    The bonus is the entropy estimate times A * log p(u) / log p(a), with u before and a behind the tanh: what remains
+    of it is -A * log p(u), in which the tanh does not count and a larger action space weighs more.
+    """
+
+    def __init__(
+        self,
+        *,
+        space: Space,
+        latent_dim: int,
+        network: Callable[..., nn.Module],
+        min_log_std: float = -10.0,
+        max_log_std: float = 2.0,
+    ) -> None:
+        super().__init__()
+        if space.is_discrete or len(space.shape) != 1:
+            raise ReverieError(
+                f"the policy GaussianPrior needs actions that are vectors of numbers, but the task's are "
+                f"{'discrete' if space.is_discrete else f'of shape {space.shape}'}: choose another task or algorithm."
+            )
+        require("max_log_std of the policy", max_log_std, at_least=min_log_std)
+        self.action_dim = self.noise_dim = space.dim
+        self._min_log_std, self._span = min_log_std, max_log_std - min_log_std
+        self.network = network(latent_dim, 2 * space.dim)
+
+    def noise(self, shape: Sequence[int], rng: Generator) -> Tensor:
+        return torch.randn(*shape, self.noise_dim, device=rng.device, generator=rng)
+
+    def forward(self, latent: Tensor, noise: Tensor) -> PriorDraw:
+        mean, raw = self.network(latent).float().chunk(2, -1)
+        log_std = bounded_log_std(raw, low=self._min_log_std, span=self._span)
+        action, gaussian, squashed = squashed_draw(mean, log_std, noise)
+        bonus = -squashed * (gaussian * self.action_dim / (squashed + 1e-8))
+        return PriorDraw(action, mean.tanh(), -squashed, bonus, log_std)
+
+    def vector(self, action: Tensor) -> Tensor:
+        return action.float()
+
+    def native(self, vector: Tensor) -> Tensor:
+        return vector
+
+
+def bounded_log_std(raw: Tensor, *, low: float, span: float) -> Tensor:
+    return low + 0.5 * span * (raw.tanh() + 1)
+
+
+def squashed_draw(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """tanh(mean + std * noise), and its log-probability before and behind the tanh."""
+    action = (mean + noise * log_std.exp()).tanh()
+    gaussian = (-0.5 * noise.square() - log_std - _HALF_LOG_TWO_PI).sum(-1)
+    correction = (F.relu(1 - action.square()) + 1e-6).log().sum(-1)
+    return action, gaussian, gaussian - correction

@@ -1,0 +1,73 @@
+"""The policies of TD-MPC: by planning with its model, or by its learned policy alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Generator, Tensor
+
+from reverie.components.controllers.latent_model import LatentModel
+from reverie.components.controllers.mppi import Mppi
+from reverie.components.networks.latent_encoder import LatentEncoder
+from reverie.runtime.precision import FULL_PRECISION, Precision
+from reverie.types import Carry, Mode, Observation
+
+
+class PlanningPolicy:
+    """Plans anew at every step. What it remembers of each environment is the mean of the plan before."""
+
+    def __init__(
+        self,
+        encoder: LatentEncoder,
+        model: LatentModel,
+        planner: Mppi,
+        *,
+        rngs: Mapping[Mode, Generator],
+        precision: Precision = FULL_PRECISION,
+    ) -> None:
+        self._encoder, self._model, self._planner = encoder, model, planner
+        self._rngs, self._precision = rngs, precision
+
+    def initial(self, num_envs: int) -> Carry:
+        device = next(self._model.prior.parameters()).device
+        return {"mean": torch.zeros(num_envs, self._planner.horizon, self._model.prior.action_dim, device=device)}
+
+    @torch.no_grad()
+    def act(self, carry: Carry, obs: Observation, *, mode: Mode) -> tuple[Carry, Tensor, dict[str, Tensor]]:
+        rng = self._rngs[mode]
+        num_envs = len(obs.is_first)
+        noise = self._planner.noise(num_envs, self._model, rng, is_greedy=mode == "eval")
+        shift = self._encoder.shift((num_envs,), rng)
+        previous = carry["mean"].masked_fill(obs.is_first.view(-1, 1, 1), 0.0).transpose(0, 1)
+        with self._precision.applied():
+            plan = self._planner(self._model, self._encoder(obs.obs, shift), previous, noise)
+        action = torch.nan_to_num(plan.action, nan=0.0)  # an observation that is no number has no plan
+        carry = {"mean": torch.nan_to_num(plan.mean, nan=0.0).transpose(0, 1).contiguous()}
+        return carry, self._model.prior.native(action), {}
+
+
+class PriorPolicy:
+    """Acts as the learned policy does: drawn in training, without noise in evaluations."""
+
+    def __init__(
+        self,
+        encoder: LatentEncoder,
+        model: LatentModel,
+        *,
+        rngs: Mapping[Mode, Generator],
+        precision: Precision = FULL_PRECISION,
+    ) -> None:
+        self._encoder, self._model, self._rngs, self._precision = encoder, model, rngs, precision
+
+    def initial(self, num_envs: int) -> Carry:
+        return {}
+
+    @torch.no_grad()
+    def act(self, carry: Carry, obs: Observation, *, mode: Mode) -> tuple[Carry, Tensor, dict[str, Tensor]]:
+        rng, prior, shape = self._rngs[mode], self._model.prior, (len(obs.is_first),)
+        noise, shift = prior.noise(shape, rng), self._encoder.shift(shape, rng)
+        with self._precision.applied():
+            draw = prior(self._encoder(obs.obs, shift), noise)
+        action = draw.mode if mode == "eval" else draw.action
+        return carry, prior.native(torch.nan_to_num(action, nan=0.0)), {}
