@@ -13,7 +13,7 @@ from torch._dynamo.backends.debugging import eager as uncompiled
 from reverie.commands.composition import composed
 from reverie.rehearsal import rehearsal
 from reverie.runtime.adam import Adam
-from reverie.runtime.compilation import use_compiled_steps, use_walk
+from reverie.runtime.compilation import compiled_step, use_compiled_steps, use_walk
 from reverie.runtime.optimizer import LaProp
 from reverie.types import Space, Spaces
 
@@ -79,3 +79,19 @@ def test_an_optimizer_in_one_piece_makes_the_same_steps(
         ours, unclipped = moved(kind), moved(kind, is_clipping=False)
     assert all(torch.allclose(ours[name], value, rtol=1e-5, atol=1e-7) for name, value in plain.items())
     assert not all(torch.allclose(unclipped[name], value, rtol=1e-5, atol=1e-7) for name, value in plain.items())
+
+
+@pytest.mark.parametrize("mode", ["default", "warn"])
+def test_kernels_are_not_chosen_by_their_time_where_a_run_is_deterministic(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor import config
+
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode(mode)
+    try:
+        with config.patch(deterministic=mode == "default"), traced(monkeypatch, is_on=True):
+            assert compiled_step(lambda one: one + 1)(torch.ones(1)).item() == 2
+            assert config.deterministic == (mode == "warn")
+    finally:
+        torch.set_deterministic_debug_mode(before)

@@ -60,7 +60,11 @@ def compiled_step(function: Step) -> Step:
 
     @functools.cache
     def compiled() -> Callable[..., Any]:
+        from torch._inductor import config as inductor  # seconds at the start of whoever compiles nothing
+
         setattr(torch._dynamo.config, "recompile_limit", _MAX_VERSIONS)  # noqa: B010, stubs do not know the name
+        # Or it chooses among kernels by their time, and two processes round differently.
+        inductor.deterministic = torch.get_deterministic_debug_mode() > 0
         # One version per shape, and a graph break or a silent return to eager code would be an error.
         return torch.compile(function, fullgraph=True, dynamic=False)
 
