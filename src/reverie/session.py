@@ -66,6 +66,8 @@ def chosen_logdir(config: DictConfig) -> Path | None:
     logdir = plain(config.logdir)
     if logdir is not None and not isinstance(logdir, str):
         raise ReverieError(f"`logdir` must be a path or null, got {logdir!r}")
+    if logdir == "":
+        raise ReverieError("`logdir` is empty: name a folder, or leave it out for a new one below `runs`")
     return Path(logdir) if logdir else None
 
 

@@ -50,6 +50,10 @@ PHASE = "training.phases.0"
         (f"{PHASE}.buffer=other", "no buffer 'other'"),
         (f"+{PHASE}.controller=critic", "must be of the kind Actor"),
         ("training.resume_path=nowhere", "not a run folder"),
+        ("training.total_timesteps=-5", "`training.total_timesteps` must be at least 1, got -5"),
+        ("training.batch_size=0", "`training.batch_size` must be at least 1, got 0"),
+        ("training.train_ratio=0", "`training.train_ratio` must be above 0"),
+        ("logdir=", "`logdir` is empty"),
     ],
 )
 def test_the_command_refuses(
@@ -70,6 +74,13 @@ def test_a_folder_with_foreign_files_is_left_alone(tmp_path: Path, capsys: pytes
     assert "metrics.jsonl" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
     assert (tmp_path / "metrics.jsonl").read_text() == "mine\n"
+
+
+def test_a_file_is_no_folder_for_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert main(["train", "size=debug", f"logdir={tmp_path / 'file'}"]) == 2
+    assert "is a file: choose a folder as logdir" in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,8 @@ class RunFolder:
 
     def refuse_foreign_files(self) -> None:
         """A new run would cut and prune what it takes for its own, so it begins in an empty folder only."""
+        if self.path.exists() and not self.path.is_dir():
+            raise ReverieError(f"{self.path} is a file: choose a folder as logdir.")
         mine = {"lock", "run.json"}
         found = sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
         foreign = [name for name in found if name not in mine and not name.startswith(TEMPORARY_PREFIX)]
