@@ -84,6 +84,7 @@ class Orchestrator:
         for name, owner in self._owners().items():
             owner.set_state(state[name])
         self._workflow.set_state(state)
+        self._workflow.acting.set_state(state.get("acting", {}))  # there is none where current weights acted
         for name, buffer in self._parts.buffers.items():
             buffer.set_state(state["buffers"][name])
         own = state["orchestrator"]
@@ -157,6 +158,7 @@ class Orchestrator:
             "workflow_name": type(self._workflow).__name__,
             **self._workflow.get_state(),
             **{name: owner.get_state() for name, owner in self._owners().items()},
+            "acting": self._workflow.acting.get_state(),
             "buffers": {name: buffer.get_state() for name, buffer in self._parts.buffers.items()},
             "orchestrator": {
                 "actions": self._actions,
