@@ -159,6 +159,20 @@ def test_lagged_weights_come_back() -> None:
     assert new.net.weight[0, 0].item() == 5.0
 
 
+def test_lagged_weights_that_came_back_are_refreshed_before_they_act() -> None:
+    acting, policy = made(lags=True)
+    lagged_sums(acting, policy)
+    other, new = made(lags=True)
+    with torch.no_grad():
+        new.net.weight.fill_(6.0)
+    other.set_state(acting.get_state())
+    other.before_update()
+    with torch.no_grad():
+        new.net.weight.fill_(9.0)
+    other.step(new, new.initial(NUM_ENVS), seen(0), mode="train")
+    assert float(other.get_state()["net.weight"][0, 0]) == 6.0
+
+
 def test_a_copy_draws_from_the_same_stream() -> None:
     plain, policy = made()
     lagging, lagged_policy = made(lags=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -90,7 +91,7 @@ class Acting:
                 seen,
                 mode=mode,
                 device=self._device,
-                generators=self._rng.acting_streams,
+                generators=partial(self._rng.acting_streams, mode),
                 beside=self._beside if mode == "train" else None,
                 row_on_host=self._rows_on_host,
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -47,6 +47,8 @@ class LaggedWeights:
     def refresh(self) -> None:
         if self._lagged:
             torch.ops.aten._foreach_copy_(list(self._lagged.values()), list(self._followed.values()))
+        if self._saved:  # a run that was resumed learns before it acts again
+            self._saved = {name: tensor.clone() for name, tensor in self._tensors() if name in self._saved}
         if self._device.type == "cuda":
             self.refreshed = torch.cuda.Event()
             self.refreshed.record()
@@ -74,11 +76,15 @@ class LaggedWeights:
 
     @torch.no_grad()
     def _find_tensors(self) -> None:
+        for name, tensor in self._tensors():
+            if name in self._lagged or id(tensor) not in self._memo:
+                continue
+            self._lagged[name], self._followed[name] = self._memo[id(tensor)].detach(), tensor
+            if name in self._saved:
+                self._lagged[name].copy_(self._saved.pop(name))
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """All that updates may change, by name."""
         for module_name, module in self._modules().items():
             for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-                full_name = f"{module_name}.{name}"
-                if full_name in self._lagged or id(tensor) not in self._memo:
-                    continue
-                self._lagged[full_name], self._followed[full_name] = self._memo[id(tensor)].detach(), tensor
-                if full_name in self._saved:
-                    self._lagged[full_name].copy_(self._saved.pop(full_name))
+                yield f"{module_name}.{name}", tensor
