@@ -1,0 +1,114 @@
+"""Did a change make anything slower on a processor?
+
+    python benchmarks/cpu.py --before PATH_OF_ANOTHER_CHECKOUT [--rounds 5]
+
+Both checkouts run with this interpreter and take turns in short rounds, first one and then the other first, so that
+whatever else the machine does hits both alike; a ratio is the median over the rounds of before / now, so that more than
+1 is faster. Only the ratios mean anything on a shared machine. Each round is a process of its own that is asked through
+the command line alone, which both have; start-up does not count. Writes benchmarks/results/cpu.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+QUIET = ["logging.has_tensorboard=false", "checkpoint.every_steps=1000000"]
+QUIET += ["evaluation={every_steps: null, episodes: 1, envs: 1, open_loop: {sequences: 0}}"]
+DEBUG = ["size=debug", "runtime=cpu", "training.batch_size=1", "training.batch_length=8", "workflow.horizon=2"]
+DEBUG += ["buffer.replay.capacity=4000"]
+MANY = ["environment.num_envs=8", "environment.in_workers=true", "environment.num_workers=1"]
+MANY += ["training.train_ratio=1"]  # one update for each step of all eight
+ONE = ["environment.num_envs=1", "environment.in_workers=false", "training.train_ratio=2"]
+UPDATES = {
+    "update, debug, pictures": ["--size", "debug", "--calls", "3"],
+    "update, tiny, vectors": ["--size", "tiny", "--observations", "vector", "--calls", "3"],
+}
+"""Arguments of `reverie bench`."""
+RUNS = {
+    "collecting at random, CartPole": (["experiment=random_cartpole"], (10_000, 40_000)),
+    "whole loop, CartPole": (["experiment=dreamer_cartpole", "size=debug"], (400, 2400)),
+    "whole loop, Pong": (["experiment=dreamer_atari100k", *DEBUG, *ONE], (100, 500)),
+    "whole loop, eight Pong in a worker": (["experiment=dreamer_atari100k", *DEBUG, *MANY], (400, 1600)),
+    "whole loop, eight Crafter in a worker": (["experiment=dreamer_crafter", *DEBUG, *MANY], (400, 1600)),
+}
+"""Overrides of `reverie train`, and between which agent steps the time is taken."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", type=Path, required=True, help="the other checkout")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="*", choices=[*UPDATES, *RUNS], help="some of what is measured")
+    given = parser.parse_args()
+    checkouts = {"before": given.before.resolve(), "now": HERE.parent.resolve()}
+    found: dict[str, Any] = {}
+    for name in given.only or [*UPDATES, *RUNS]:
+        rounds = [_round(name, checkouts, number) for number in range(given.rounds)]
+        found[name] = _summary(rounds)
+        print(f"{name}: before / now {found[name]['ratio']} ({found[name]['lowest']} to {found[name]['highest']})")
+    about = {
+        "commits": {which: _commit(path) for which, path in checkouts.items()},
+        "hardware": {"machine": platform.machine(), "processors": os.cpu_count()},
+        "python": platform.python_version(),
+        "rounds": given.rounds,
+    }
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "cpu.json").write_text(json.dumps({**about, "measured": found}, indent=1) + "\n")
+
+
+def _round(name: str, checkouts: dict[str, Path], number: int) -> dict[str, float]:
+    """Milliseconds per update or per agent step of both."""
+    order = list(checkouts)[:: 1 if number % 2 else -1]
+    measure = _update if name in UPDATES else _run
+    return {which: measure(name, checkouts[which]) for which in order}
+
+
+def _summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
+    ratios = [one["before"] / one["now"] for one in rounds]
+    medians = {f"{which}_ms": round(statistics.median(one[which] for one in rounds), 4) for which in rounds[0]}
+    ends = {"lowest": round(min(ratios), 3), "highest": round(max(ratios), 3)}
+    return {"ratio": round(statistics.median(ratios), 3), **ends, **medians}
+
+
+def _update(name: str, checkout: Path) -> float:
+    answer = json.loads(_reverie(checkout, "bench", "--json", *UPDATES[name]))
+    return (answer[0] if isinstance(answer, list) else answer)["ms_per_update"]
+
+
+def _run(name: str, checkout: Path) -> float:
+    overrides, (first, last) = RUNS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        settings = [f"training.total_timesteps={last}", f"logging.every_steps={first}", f"logdir={folder}/run"]
+        _reverie(checkout, "train", *overrides, *QUIET, *settings)
+        lines = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
+    seconds = {line["agent_steps"]: line["wall_seconds"] for line in reversed(lines)}
+    return 1000 * (seconds[last] - seconds[first]) / (last - first)
+
+
+def _reverie(checkout: Path, *arguments: str) -> str:
+    variables = {**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "reverie", *arguments]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{checkout}: `{' '.join(command)}` ended with code {done.returncode}:\n{done.stderr}")
+    return done.stdout
+
+
+def _commit(checkout: Path) -> str:
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=10"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    main()
