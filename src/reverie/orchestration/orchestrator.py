@@ -85,7 +85,6 @@ class Orchestrator:
         for name, owner in self._owners().items():
             owner.set_state(state[name])
         self._workflow.set_state(state)
-        self._workflow.acting.set_state(state.get("acting", {}))  # there is none where current weights acted
         for name, buffer in self._parts.buffers.items():
             buffer.set_state(state["buffers"][name])
         own = state["orchestrator"]
@@ -159,7 +158,6 @@ class Orchestrator:
             "workflow_name": type(self._workflow).__name__,
             **self._workflow.get_state(),
             **{name: owner.get_state() for name, owner in self._owners().items()},
-            "acting": self._workflow.acting.get_state(),
             "buffers": {name: buffer.get_state() for name, buffer in self._parts.buffers.items()},
             "orchestrator": {
                 "actions": self._actions,
@@ -290,8 +288,7 @@ class Orchestrator:
         scores = {f"collect/{name}": value for name, value in {**means, **env.summary(means)}.items()}
         deaths = {"collect/simulator_deaths": float(env.deaths)} if env.deaths else {}
         skipped = {"train/skipped_updates": float(self._guard.total())} if self._guard.has_counted else {}
-        times = {f"time/{kind}": share for kind, share in self._stopwatch.line_shares().items()}
-        return scores | deaths | skipped | times
+        return scores | deaths | skipped | {f"time/{name}": one for name, one in self._stopwatch.line_shares().items()}
 
     def _show(self, *, is_last: bool = False) -> None:
         progress = self._meter.progress(

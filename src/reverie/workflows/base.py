@@ -119,6 +119,7 @@ class WorldModelWorkflow(ABC):
             "workflow_custom": {
                 "carry": None if self._carry is None else {key: value.clone() for key, value in self._carry.items()},
                 "acting": self._acting,
+                "acting_weights": self.acting.get_state(),
                 "episodes": self._snapshot_episode_tracking(),
             },
         }
@@ -132,6 +133,7 @@ class WorldModelWorkflow(ABC):
         carry = custom["carry"]
         self._carry = None if carry is None else {key: v.to(self._context.device) for key, v in carry.items()}
         self._acting = custom["acting"]
+        self.acting.set_state(custom.get("acting_weights", {}))  # there are none where current ones acted
         self._restore_episode_tracking(custom["episodes"])
 
     def _reset_episode_tracking(self, num_envs: int) -> None:
