@@ -18,7 +18,11 @@ from reverie.environments.parallel.batched import BatchedEnvironments
 from reverie.environments.parallel.maker import Maker
 from reverie.environments.parallel.separate import SeparateEnvironments
 from reverie.environments.vector import VectorEnvironment
-from reverie.types import Observation, ReverieError, Space, Spaces
+from reverie.runtime.rng import RandomStreams
+from reverie.types import Carry, Mode, Observation, Phase, Policy, ReverieError, Space, Spaces
+from reverie.workflows.base import WorldModelWorkflow
+from reverie.workflows.context import WorkflowContext, WorldModelComponents
+from reverie.workflows.controllers import ControllerManager
 
 NUM_ENVS = 2
 
@@ -171,6 +175,40 @@ def test_close_lets_simulators_at_work_finish_and_close(gate: Path, gated: Separ
     threading.Timer(0.1, gate.touch).start()
     gated.close()
     assert len(list(gate.parent.glob("closed-*"))) == NUM_ENVS
+
+
+class Opener:
+    """Always does what needs an open gate."""
+
+    def initial(self, num_envs: int) -> Carry:
+        return {}
+
+    def act(self, carry: Carry, obs: Observation, *, mode: Mode) -> tuple[Carry, Tensor, dict[str, Tensor]]:
+        return carry, torch.ones(len(obs.reward), dtype=torch.int64), {}
+
+
+class Collecting(WorldModelWorkflow):
+    def policy(self, controller: str | None) -> Policy:
+        return Opener()
+
+
+def test_collecting_goes_on_while_the_simulators_work(gate: Path, gated: SeparateEnvironments) -> None:
+    workflow, cpu = Collecting(), torch.device("cpu")
+    context = WorkflowContext(
+        config={},
+        device=cpu,
+        spaces=gated.spaces,
+        train_env=gated,
+        components=WorldModelComponents({}),
+        controllers=ControllerManager({}),
+        optimizers={},
+        rng=RandomStreams(0, device=cpu),
+    )
+    workflow.initialize(context)
+    phase = Phase(name="learn", type="online", progress=torch.zeros(()))
+    assert workflow.collect_step(0, phase=phase).trajectory.is_first.all()
+    gate.touch()  # an update would come here
+    assert workflow.collect_step(2, phase=phase).trajectory.reward.tolist() == [1.0, 1.0]
 
 
 class Waiting(BatchSimulator):
