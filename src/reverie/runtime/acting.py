@@ -36,7 +36,7 @@ class Acting:
         """``rng`` holds the streams that policies draw from. ``captures`` needs a CUDA device."""
         self._rng, self._device = rng, device
         self._weights = LaggedWeights(rng, device) if lags else None
-        self._captures = captures
+        self._captures, self._is_host = captures, device.type == "cpu"
         can_overlap = captures and lags and device.type == "cuda"
         # Of another priority than all other streams of this process, so that it is none of them.
         self._beside = torch.cuda.Stream(device, priority=-1) if can_overlap else None
@@ -61,13 +61,15 @@ class Acting:
             acting = self._weights.policy(policy)
         if self._captures and is_capturable(acting.act):
             return Acted(*self._recorded_step(acting, carry, seen, mode))
+        if self._is_host:
+            carry, action, stored = acting.act(carry, seen, mode=mode)
+            return Acted(carry, action, Row.complete(seen, action, stored))
         on_device = seen.to(self._device)
         carry, action, stored = acting.act(carry, on_device, mode=mode)
         host = action.cpu()
-        row = Row.complete(on_device, action, stored)
-        if self._rows_on_host and self._device.type != "cpu":
-            row = Row.complete(seen, host, {name: value.cpu() for name, value in stored.items()})
-        return Acted(carry, host, row)
+        if self._rows_on_host:
+            return Acted(carry, host, Row.complete(seen, host, {name: value.cpu() for name, value in stored.items()}))
+        return Acted(carry, host, Row.complete(on_device, action, stored))
 
     def before_update(self) -> None:
         """From now on ``train`` steps use the weights as they are at this point of the device's work."""

@@ -74,7 +74,8 @@ class SeparateEnvironments(VectorEnvironment):
             raise
 
     def observe(self) -> Observation:
-        self._wait()
+        if self._at_work is not None:
+            self._wait()
         if self._shown is None:
             if unbegun := [slot for slot in self._slots if not slot.is_begun]:
                 self._advance(unbegun)
