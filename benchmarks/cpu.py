@@ -3,10 +3,10 @@
     python benchmarks/cpu.py --before PATH_OF_ANOTHER_CHECKOUT [--rounds 5]
 
 Both checkouts run with this interpreter and take turns in short rounds, first one and then the other first, so that
-whatever else the machine does hits both alike. ``ratio`` is the shortest time before over the shortest time now, so that
-more than 1 is faster; ``median``, ``lowest`` and ``highest`` are the ratios of single rounds, which tell how much others
-used the machine. Only ratios mean anything on a shared machine. Each round is a process of its own that is asked through
-the command line alone, which both have; start-up does not count. Writes benchmarks/results/cpu.json.
+whatever else the machine does hits both alike. ``ratio`` is the shortest time before over the shortest time now, so
+that more than 1 is faster; ``median``, ``lowest`` and ``highest`` are the ratios of single rounds, which tell how much
+others used the machine. Only ratios mean anything on a shared machine. Each round is a process of its own that is asked
+through the command line alone, which both have; start-up does not count. Writes benchmarks/results/cpu.json.
 """
 
 from __future__ import annotations
