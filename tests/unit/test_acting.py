@@ -194,6 +194,20 @@ def test_policies_share_the_networks_of_their_copies() -> None:
     assert float(acting.get_state()["net.weight"][0, 0]) == 1.0
 
 
+class Changing(Summing):
+    can_lag = False
+
+
+def test_a_policy_that_others_change_acts_as_it_is_now() -> None:
+    acting, policy = made(lags=True)
+    changing, one = Changing(policy.net, policy.rng), seen(0)
+    one.obs["vector"].fill_(1.0)
+    assert acting.step(changing, changing.initial(NUM_ENVS), one, mode="train").action.tolist() == [1, 1, 1]
+    with torch.no_grad():
+        policy.net.weight.fill_(-10.0)
+    assert acting.step(changing, changing.initial(NUM_ENVS), one, mode="train").action.tolist() == [0, 0, 0]
+
+
 class Uncopiable(Summing):
     def __init__(self, net: nn.Linear, rng: Generator) -> None:
         super().__init__(net, rng)

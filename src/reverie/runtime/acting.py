@@ -29,7 +29,8 @@ class Acting:
     """``step`` asks a policy once. Policies are told apart by identity and live as long as this.
 
     With lagged weights, ``train`` steps use those from before the last update, so that a device can make them beside
-    that update; what they give does not depend on whether it does. Evaluations use the weights of now.
+    that update; what they give does not depend on whether it does. Evaluations use the weights of now, and so does a
+    policy with ``can_lag = False``: one that somebody else than an update changes.
     """
 
     def __init__(self, rng: RandomStreams, device: torch.device, *, lags: bool = False, captures: bool = False) -> None:
@@ -57,10 +58,11 @@ class Acting:
     def step(self, policy: Policy, carry: Carry, seen: Observation, *, mode: Mode) -> Acted:
         """``seen`` lies on the host. Waits for the action, and for nothing that is not needed for it."""
         acting = policy
-        if self._weights is not None and mode == "train":
+        if self._weights is not None and mode == "train" and getattr(policy, "can_lag", True):
             acting = self._weights.policy(policy)
         if self._captures and is_capturable(acting.act):
-            return Acted(*self._recorded_step(acting, carry, seen, mode))
+            beside = None if acting is policy else self._beside
+            return Acted(*self._recorded_step(acting, carry, seen, mode, beside))
         if self._is_host:
             carry, action, stored = acting.act(carry, seen, mode=mode)
             return Acted(carry, action, Row.complete(seen, action, stored))
@@ -83,7 +85,9 @@ class Acting:
         if self._weights is not None:
             self._weights.set_state(state)
 
-    def _recorded_step(self, policy: Policy, carry: Carry, seen: Observation, mode: Mode) -> tuple[Carry, Tensor, Row]:
+    def _recorded_step(
+        self, policy: Policy, carry: Carry, seen: Observation, mode: Mode, beside: torch.cuda.Stream | None
+    ) -> tuple[Carry, Tensor, Row]:
         key = _Key(id(policy), mode, len(seen.reward))
         if key not in self._recorded:
             self._policies.append(policy)
@@ -94,7 +98,7 @@ class Acting:
                 mode=mode,
                 device=self._device,
                 generators=partial(self._rng.acting_streams, mode),
-                beside=self._beside if mode == "train" else None,
+                beside=beside,
                 row_on_host=self._rows_on_host,
             )
         return self._recorded[key](carry, seen, after=None if self._weights is None else self._weights.refreshed)
