@@ -53,20 +53,18 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=[*UPDATES, *RUNS], help="some of what is measured")
     given = parser.parse_args()
     checkouts = {"before": given.before.resolve(), "now": HERE.parent.resolve()}
-    found: dict[str, Any] = {}
-    for name in given.only or [*UPDATES, *RUNS]:
-        rounds = [_round(name, checkouts, number) for number in range(given.rounds)]
-        found[name] = _summary(rounds)
-        one = found[name]
-        print(f"{name}: before / now {one['ratio']} (rounds {one['lowest']} to {one['highest']})", flush=True)
     about = {
         "commits": {which: _commit(path) for which, path in checkouts.items()},
         "hardware": {"machine": platform.machine(), "processors": os.cpu_count()},
         "python": platform.python_version(),
         "rounds": given.rounds,
     }
+    found: dict[str, Any] = {}
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "cpu.json").write_text(json.dumps({**about, "measured": found}, indent=1) + "\n")
+    for name in given.only or [*UPDATES, *RUNS]:
+        found[name] = one = _summary([_round(name, checkouts, number) for number in range(given.rounds)])
+        print(f"{name}: before / now {one['ratio']} (rounds {one['lowest']} to {one['highest']})", flush=True)
+        (RESULTS / "cpu.json").write_text(json.dumps({**about, "measured": found}, indent=1) + "\n")
 
 
 def _round(name: str, checkouts: dict[str, Path], number: int) -> dict[str, float]:
