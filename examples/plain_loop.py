@@ -48,6 +48,7 @@ def trained(overrides: list[str]) -> tuple[Dreamer, Metrics]:
         phase.progress.fill_(min(1.0, steps / training.total_timesteps))
         while buffer.can_sample(size, length) and replayed + size * training.batch_length <= ratio * steps:
             batch = buffer.sample(size, length, sampler="fresh_first")
+            workflow.acting.before_update()  # with `runtime.acting_weights=lagged`, what acts until the next update
             result = workflow.update(batch, phase=phase)  # losses, gradients, one optimiser step
             if result.write_back is not None:
                 buffer.write_back(batch.index, result.write_back)  # fresher latents for the next time

@@ -42,6 +42,7 @@ from reverie.orchestration.recurrence import Recurrence
 from reverie.orchestration.replay_memory import agent_bytes, row_bytes
 from reverie.orchestration.update_guard import UpdateGuard
 from reverie.replay_build import buffer_names, keep_replay_with, replay_buffers
+from reverie.runtime.acting import Acting
 from reverie.runtime.device import RuntimeConfig
 from reverie.runtime.precision import Precision
 from reverie.runtime.rng import RandomStreams, derived_seed
@@ -111,9 +112,11 @@ def _assembled_around(
         lambda: evaluation_environment(config, spaces=spaces, episodes=evaluation.episodes, allow=allow),
         episodes=evaluation.episodes,
         seed=plain(config.experiment)["seed"],
-        device=device,
+        acting=workflow.acting,
         buffer=buffers.get(EVALUATION_BUFFER),
     )
+    if not all(buffer.is_on_device for buffer in buffers.values()):
+        workflow.acting.keep_rows_on_host()
     return Parts(
         workflow=workflow,
         buffers=buffers,
@@ -212,6 +215,8 @@ def assemble_workflow(
         components[str(name)] = instantiate(node, path=f"components.{name}", allow=allow)
         if hasattr(components[str(name)], "dims"):
             config["_dims"].update(components[str(name)].dims())
+    runtime = section(RuntimeConfig, config.runtime, path="runtime")
+    captures = runtime.captures_acting and device.type == "cuda"
     context = WorkflowContext(
         config=plain(config),
         device=device,
@@ -221,7 +226,8 @@ def assemble_workflow(
         controllers=ControllerManager(_instances(config, "controller", allow)),
         optimizers=_instances(config, "optimizers", allow),
         rng=rng,
-        precision=Precision(section(RuntimeConfig, config.runtime, path="runtime").precision, device),
+        acting=Acting(rng, device, lags=runtime.lags(device), captures=captures),
+        precision=Precision(runtime.precision, device),
     )
     workflow = _workflow(plain(config.workflow), allow=allow)
     workflow.initialize(context)

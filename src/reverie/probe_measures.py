@@ -28,7 +28,7 @@ from reverie.runtime.device import RuntimeConfig
 from reverie.types import Metrics, Phase, Row
 from reverie.workflows.base import CollectResult
 
-_FIRST_STEPS = 3
+_FIRST_STEPS = WARM_UP_CALLS + 1
 """Not measured: simulators begin their first episodes, libraries make their workspaces."""
 _LEAST_STEPS = 2
 _NEVER = 10**9

@@ -123,7 +123,7 @@ def evaluate(
         buffer = None
         if has_pictures and EVALUATION_BUFFER in config.buffer:
             buffer = make_buffer(config, EVALUATION_BUFFER, num_streams=env.num_envs, rng=rng, allow=allow)
-        evaluator = Evaluator(lambda: env, episodes=episodes, seed=seed, device=device, buffer=buffer)
+        evaluator = Evaluator(lambda: env, episodes=episodes, seed=seed, acting=workflow.acting, buffer=buffer)
         scores = evaluator.evaluate(workflow.policy(None)) or {}
         if not has_pictures:
             return Evaluated(scores=scores, files=[])

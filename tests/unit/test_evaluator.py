@@ -11,9 +11,13 @@ from reverie.buffers.world_model_sequence import WorldModelSequenceBuffer
 from reverie.environments.base import Environment
 from reverie.environments.parallel.separate import SeparateEnvironments
 from reverie.orchestration.evaluator import EvaluationConfig, Evaluator
+from reverie.runtime.acting import Acting
+from reverie.runtime.rng import RandomStreams
 from reverie.types import Carry, Mode, Observation, ReverieError, Space, Spaces, Timestep
 
 SPACES = Spaces(obs={"vector": Space(shape=(1,), dtype="float32")}, action=Space(shape=(), dtype="int64", classes=2))
+
+CPU = torch.device("cpu")
 
 
 class Fixed(Environment):
@@ -62,7 +66,8 @@ def evaluator(
 ) -> Evaluator:
     remaining = iter(lengths)
     env = SeparateEnvironments(lambda: Fixed(next(remaining)), num_envs=len(lengths), seed=0, in_workers=False)
-    return Evaluator(lambda: env, episodes=episodes, seed=seed, device=torch.device("cpu"), buffer=buffer)
+    acting = Acting(RandomStreams(0, device=CPU), CPU)
+    return Evaluator(lambda: env, episodes=episodes, seed=seed, acting=acting, buffer=buffer)
 
 
 @pytest.mark.parametrize(("lengths", "episodes"), [([4, 4, 4], 3), ([4, 4, 4], 7), ([4], 5), ([4, 4, 4], 4)])

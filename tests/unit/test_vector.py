@@ -345,4 +345,4 @@ def test_seconds_grow_with_the_work_and_no_thread_is_left() -> None:
     envs.step(ones())
     assert envs.seconds > after_reset > 0.0
     envs.close()
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads

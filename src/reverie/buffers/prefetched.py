@@ -2,7 +2,7 @@
 
 Which rows come next is drawn directly after the batch before them is handed out, always at the same point of a run, and
 only the copying happens in a thread. So the run stays reproducible: a batch is one update old when it is used. What an
-update writes back is on its way to the host until the next row comes or the next batch is asked for.
+update writes back is on its way to the host until the next batch is asked for.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class PrefetchedBuffer:
         self._ahead: dict[_Request, Future[_Arrived]] = {}
         self._due: list[Callable[[], None]] = []
         """What updates gave back and the rows do not have yet."""
+        self._has_priorities = False
+        """Whether priorities are among that."""
 
     @property
     def capacity(self) -> int:
@@ -56,7 +58,10 @@ class PrefetchedBuffer:
         return len(self._buffer)
 
     def append(self, row: Row) -> None:
-        self._settle()  # without waiting for the device: the action of this row has come from it after the last update
+        if self._has_priorities:
+            self._settle()  # a new row gets a priority by those that are known
+        else:
+            self._wait()  # and not for the device: a value for a row that is overwritten now is dropped later on
         self._buffer.append(row)
 
     def can_sample(self, size: int, length: int, *, crosses_episodes: bool = True) -> bool:
@@ -76,6 +81,7 @@ class PrefetchedBuffer:
 
     def prioritize(self, index: RowIndex, priority: Tensor, *, crosses_episodes: bool = True) -> None:
         arriving = _Arriving({"priority": priority})
+        self._has_priorities = True
 
         def settle() -> None:
             self._buffer.prioritize(index, arriving.values()["priority"], crosses_episodes=crosses_episodes)
@@ -107,6 +113,7 @@ class PrefetchedBuffer:
     def set_state(self, state: State) -> None:
         self._wait()
         self._due.clear()
+        self._has_priorities = False
         self._ahead.clear()
         self._buffer.set_state(state)
         for saved in state.get("ahead", ()):  # a run that kept its rows on the device has none
@@ -129,6 +136,7 @@ class PrefetchedBuffer:
         for settle in self._due:
             settle()
         self._due.clear()
+        self._has_priorities = False
 
 
 class _Arrived:

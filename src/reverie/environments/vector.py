@@ -28,7 +28,7 @@ class VectorEnvironment(ABC):
     frames_per_step: int
     num_envs: int
     seconds: float = 0.0
-    """Wall time spent inside the simulators so far."""
+    """Wall time spent so far on setting simulators to work and on waiting for them."""
     drawn_by: str | None = None
     """Which OpenGL backend draws, where the simulators need one."""
     inexact: str | None = None
@@ -39,8 +39,17 @@ class VectorEnvironment(ABC):
         """The current observation of all environments. The first call begins the first episodes."""
 
     @abstractmethod
+    def begin_step(self, action: Tensor) -> None:
+        """Step every environment with its action, or reset it where its current observation was the last.
+
+        Where simulators live in processes or a thread of their own, this only sets them to work: whatever needs their
+        answer waits for it, ``observe`` first of all. The action may be overwritten afterwards.
+        """
+
     def step(self, action: Tensor) -> Observation:
-        """Step every environment with its action, or reset it where its current observation was the last."""
+        """``begin_step``, and what it leads to."""
+        self.begin_step(action)
+        return self.observe()
 
     @abstractmethod
     def reset(self, seed: int) -> Observation:
@@ -60,11 +69,11 @@ class VectorEnvironment(ABC):
 
     @property
     def deaths(self) -> int:
-        """Simulators that died and were started again, over the whole run."""
+        """Simulators that died and were started again, over the whole run, as far as was observed."""
         return 0
 
     def notices(self) -> list[str]:
-        """What happened since the last call that a person should read."""
+        """What was observed since the last call that a person should read. Waits for nobody."""
         return []
 
     def summary(self, mean_scores: Mapping[str, float]) -> Mapping[str, float]:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 
 from reverie.buffers.base import Buffer
 from reverie.environments.episodes import EpisodeTracker, MeanScores
 from reverie.environments.vector import VectorEnvironment
 from reverie.orchestration.held_out import HeldOut
+from reverie.runtime.acting import Acting
 from reverie.runtime.rng import derived_seed
 from reverie.types import Episode, Policy, ReverieError, Row, State, require
 
@@ -86,7 +86,7 @@ class Evaluator:
         *,
         episodes: int,
         seed: int,
-        device: torch.device,
+        acting: Acting,
         buffer: Buffer | None,
     ) -> None:
         """``make_env`` is called before the first evaluation: many runs never come to one."""
@@ -94,7 +94,7 @@ class Evaluator:
         self._made: VectorEnvironment | None = None
         self._episodes = episodes
         self._seed = seed
-        self._device = device
+        self._acting = acting
         self._buffer = buffer
         self._evaluations = 0
         self._num_rows = 0
@@ -177,11 +177,10 @@ class Evaluator:
                 if quota[index] > 0:
                     quota[index] -= 1
                     episodes.append(episode)
-            seen = seen.to(self._device)
-            carry, action, stored = policy.act(carry, seen, mode="eval")
-            rows.append(Row.complete(seen, action, stored))
+            carry, action, row = self._acting.step(policy, carry, seen, mode="eval")
+            rows.append(row)
             if not quota.any():
                 self._keep(rows)
                 return episodes
-            seen = self._env.step(action.cpu())
+            seen = self._env.step(action)
         return None

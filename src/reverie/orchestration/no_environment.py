@@ -23,7 +23,7 @@ class NoEnvironment(VectorEnvironment):
     def observe(self) -> Observation:
         self._refuse()
 
-    def step(self, action: Tensor) -> Observation:
+    def begin_step(self, action: Tensor) -> None:
         del action
         self._refuse()
 

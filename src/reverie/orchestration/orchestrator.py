@@ -25,6 +25,7 @@ from reverie.orchestration.scoreboard import Scoreboard
 from reverie.orchestration.signals import StopSignals
 from reverie.orchestration.stopwatch import Stopwatch
 from reverie.orchestration.update_guard import UpdateGuard
+from reverie.runtime.device_timer import DeviceTimer
 from reverie.types import Phase, ReverieError, State
 
 PREFIXES = {"update_controller": "controller"}
@@ -59,7 +60,7 @@ class Orchestrator:
         self._logger = logger
         self._display = display
         self.labels = labels
-        self._stopwatch = Stopwatch()
+        self._stopwatch = Stopwatch(DeviceTimer() if parts.device.type == "cuda" else None)
         self._guard = guard
         self._updates = PhaseUpdates(parts, guard, self._stopwatch, captures=captures_updates)
         self.scoreboard = Scoreboard()
@@ -287,7 +288,7 @@ class Orchestrator:
         scores = {f"collect/{name}": value for name, value in {**means, **env.summary(means)}.items()}
         deaths = {"collect/simulator_deaths": float(env.deaths)} if env.deaths else {}
         skipped = {"train/skipped_updates": float(self._guard.total())} if self._guard.has_counted else {}
-        return scores | deaths | skipped | {f"time/{kind}": share for kind, share in self._stopwatch.shares().items()}
+        return scores | deaths | skipped | {f"time/{name}": one for name, one in self._stopwatch.line_shares().items()}
 
     def _show(self, *, is_last: bool = False) -> None:
         progress = self._meter.progress(

@@ -22,6 +22,7 @@ SHARE_COLOURS = {
     "update": "magenta",
     "evaluate": "blue",
     "checkpoint": "red",
+    "idle": "bright_black",
     "other": "bright_black",
 }
 
@@ -134,7 +135,7 @@ class _Sparkline:
 
 @dataclass(frozen=True, slots=True)
 class _ShareBar:
-    """Where the time goes: one coloured bar and its legend."""
+    """Where the time goes: one coloured bar and its legend. Host and device work at once, so it may be over 100%."""
 
     shares: Mapping[str, float]
 
@@ -150,8 +151,8 @@ class _ShareBar:
             colour = SHARE_COLOURS.get(name, "white")
             bar.append("━" * (next_edge - edge), style=colour)
             edge = next_edge
-            if share / total >= 0.005:
-                legend.append(Text.assemble(("● ", colour), (f"{name} {share / total:.0%}", "dim")))
+            if share >= 0.005:
+                legend.append(Text.assemble(("● ", colour), (f"{name} {share:.0%}", "dim")))
         yield bar
         yield Columns(legend, padding=(0, 2))
 

@@ -33,6 +33,7 @@ class PhaseUpdates:
         """One update; RunStoppedError when too many were skipped. ``counters`` are those before it."""
         update, function = self._updates[hook]
         self._guard.prepare(hook.name, self._phase)
+        self._parts.workflow.acting.before_update()
         with self._stopwatch.measuring("update") if isinstance(function, Captured) else nullcontext():
             metrics = function()
         self._guard.judge(hook.name, update.last_batch, metrics, counters)
@@ -53,5 +54,5 @@ class PhaseUpdates:
         )
         if not is_captured:
             return update, update
-        record = partial(Captured, name=hook.name, generators=self._parts.rng.streams)
+        record = partial(Captured, name=hook.name, generators=self._parts.rng.learning_streams)
         return update, record(update) if is_whole else FedUpdate(update, record)

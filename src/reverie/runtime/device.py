@@ -10,7 +10,9 @@ import torch
 from reverie.runtime.compilation import WALKS, use_compiled_steps, use_walk
 from reverie.runtime.convolutions import use_rewritten_convolutions
 from reverie.runtime.kernel_room import HAS_TRITON, HOPPER_BYTES, shared_bytes
-from reverie.types import ReverieError
+from reverie.types import ReverieError, require_choice
+
+ACTING_WEIGHTS = ("auto", "current", "lagged")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +27,11 @@ class RuntimeConfig:
     """In which numbers networks compute: float32, bfloat16, or auto (bfloat16 on a CUDA device)."""
     captures_updates: bool = False
     """On a CUDA device, replay each update as one CUDA graph. On a processor there is nothing to capture."""
+    captures_acting: bool = False
+    """On a CUDA device, replay each step of the policy as one CUDA graph."""
+    acting_weights: str = "current"
+    """Which weights act while collecting: ``current`` ones, or ``lagged`` ones from before the last update, with which
+    a CUDA device can act beside that update; ``auto`` is lagged there. Evaluations take the current ones."""
     compiles_steps: bool = False
     """On a CUDA device, compile recurrent steps, losses and the optimiser's step: half a minute at the start."""
     rewrites_convolutions: bool = False
@@ -38,8 +45,13 @@ class RuntimeConfig:
             raise ReverieError(f"runtime.threads must be at least 1, got {self.threads}.")
         if self.walk not in WALKS:
             raise ReverieError(f"runtime.walk must be one of {', '.join(WALKS)}, got '{self.walk}'.")
+        require_choice("runtime.acting_weights", self.acting_weights, ACTING_WEIGHTS)
         if self.captures_updates and self.finds_anomalies:
             raise ReverieError("runtime.finds_anomalies needs eager updates: set runtime.captures_updates=false.")
+
+    def lags(self, device: torch.device) -> bool:
+        """Whether the weights that act while collecting are one update old."""
+        return self.acting_weights == "lagged" or (self.acting_weights == "auto" and device.type == "cuda")
 
 
 def chosen_device(name: str) -> torch.device:

@@ -6,7 +6,10 @@ import hashlib
 
 import torch
 
-from reverie.types import State
+from reverie.types import Mode, State
+
+ACTING = "act/"
+"""Names of the streams that policies draw from begin like this and go on with the mode."""
 
 
 def derived_seed(seed: int, name: str, rank: int = 0) -> int:
@@ -34,7 +37,18 @@ class RandomStreams:
 
     def streams(self) -> list[torch.Generator]:
         """Those that have begun on the device of the run."""
-        return [generator for generator in self._streams.values() if generator.device.type == self._device.type]
+        return [one for _, one in self._on_device()]
+
+    def acting_streams(self, mode: Mode) -> list[torch.Generator]:
+        """Those among them that policies draw from in that mode."""
+        return [one for name, one in self._on_device() if name.startswith(f"{ACTING}{mode}")]
+
+    def learning_streams(self) -> list[torch.Generator]:
+        """All others. A graph that draws from a stream must not be replayed beside another one that could."""
+        return [one for name, one in self._on_device() if not name.startswith(ACTING)]
+
+    def _on_device(self) -> list[tuple[str, torch.Generator]]:
+        return [(name, one) for name, one in self._streams.items() if one.device.type == self._device.type]
 
     def get_state(self) -> State:
         return {name: generator.get_state() for name, generator in self._streams.items()}

@@ -11,6 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from reverie.environments.episodes import EpisodeTracker
+from reverie.runtime.acting import Acting
 from reverie.types import (
     Carry,
     Episode,
@@ -68,6 +69,9 @@ class WorldModelWorkflow(ABC):
     def initialize(self, context: WorkflowContext) -> None:
         """Take the parts from the context. Subclasses extend this; parameters are on their device afterwards."""
         self._context = context
+        self.acting = context.acting or Acting(context.rng, context.device)
+        """How the policies are asked on this device."""
+        self.acting.follow(self.modules)
         for module in self.modules().values():
             module.to(context.device)
         self._carry: Carry | None = None
@@ -80,7 +84,10 @@ class WorldModelWorkflow(ABC):
 
     @abstractmethod
     def policy(self, controller: str | None) -> Policy:
-        """The policy that acts when a phase says ``controller: NAME``, or the usual one for None."""
+        """The policy that acts when a phase says ``controller: NAME``, or the usual one for None.
+
+        The same object each time; it can be copied with `copy.deepcopy`, and holds neither workflow nor environments.
+        """
 
     def collect_step(self, step: int, *, phase: Phase) -> CollectResult:
         """Act once in every training environment. ``step`` counts agent steps before this one."""
@@ -92,10 +99,9 @@ class WorldModelWorkflow(ABC):
             self._carry, self._acting = policy.initial(env.num_envs), phase.controller
         seen = env.observe()
         episodes = self._update_episode_stats(seen)
-        seen = seen.to(self._context.device)
-        self._carry, action, stored = policy.act(self._carry, seen, mode="train")
-        env.step(action.cpu())
-        return CollectResult(steps=env.num_envs, episodes=episodes, trajectory=Row.complete(seen, action, stored))
+        self._carry, action, row = self.acting.step(policy, self._carry, seen, mode="train")
+        env.begin_step(action)  # the simulators work while the caller goes on
+        return CollectResult(steps=env.num_envs, episodes=episodes, trajectory=row)
 
     def _acting_rngs(self) -> dict[Mode, Generator]:
         """Training and evaluation draw from streams of their own, so that one never shifts the other."""
@@ -113,6 +119,7 @@ class WorldModelWorkflow(ABC):
             "workflow_custom": {
                 "carry": None if self._carry is None else {key: value.clone() for key, value in self._carry.items()},
                 "acting": self._acting,
+                "acting_weights": self.acting.get_state(),
                 "episodes": self._snapshot_episode_tracking(),
             },
         }
@@ -126,6 +133,7 @@ class WorldModelWorkflow(ABC):
         carry = custom["carry"]
         self._carry = None if carry is None else {key: v.to(self._context.device) for key, v in carry.items()}
         self._acting = custom["acting"]
+        self.acting.set_state(custom.get("acting_weights", {}))  # there are none where current ones acted
         self._restore_episode_tracking(custom["episodes"])
 
     def _reset_episode_tracking(self, num_envs: int) -> None:

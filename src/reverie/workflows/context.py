@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from reverie.environments.vector import VectorEnvironment
+from reverie.runtime.acting import Acting
 from reverie.runtime.flat_optimizer import FlatOptimizer
 from reverie.runtime.precision import FULL_PRECISION, Precision
 from reverie.runtime.rng import RandomStreams
@@ -53,3 +54,5 @@ class WorkflowContext:
     """Constructors that still need their parameters."""
     rng: RandomStreams
     precision: Precision = FULL_PRECISION
+    acting: Acting | None = None
+    """How policies are asked; None stands for eagerly, with the weights of now."""

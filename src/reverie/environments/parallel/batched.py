@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,10 @@ from reverie.types import Observation, ReverieError, State
 
 
 class BatchedEnvironments(VectorEnvironment):
-    """``make`` gets a seed of 31 bits and makes the simulator, once at first and again after each reset or resume."""
+    """``make`` gets a seed of 31 bits and makes the simulator, once at first and again after each reset or resume.
+
+    The simulator lives in a thread, which alone makes it, asks it and closes it.
+    """
 
     def __init__(self, make: Callable[[int], BatchSimulator], *, seed: int) -> None:
         self._make = make
@@ -29,6 +33,10 @@ class BatchedEnvironments(VectorEnvironment):
         """After a resume: environments that have a first observation which was not shown yet."""
         self._first: BatchTimestep | None = None
         """After a resume: the first observations of the new simulator."""
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="simulator")
+        self._at_work: Future[BatchTimestep] | None = None
+        """A step that nobody has waited for."""
+        self._is_closed = False
         self._simulator = self._made()
         self.task = self._simulator.task
         self.spaces = self._simulator.spaces
@@ -36,22 +44,18 @@ class BatchedEnvironments(VectorEnvironment):
         self.num_envs = self._simulator.num_envs
 
     def observe(self) -> Observation:
-        if self._shown is None:
-            self._shown = self._timed(self._simulator.reset)
-        return _observation(self._shown)
+        return _observation(self._current())
 
-    def step(self, action: Tensor) -> Observation:
-        if self._shown is None:
-            return self.observe()
-        native = self.checked_actions(action)
+    def begin_step(self, action: Tensor) -> None:
+        if self._shown is None and self._at_work is None:
+            self._shown = self._timed(self._simulator.reset)
+            return
+        native = self.checked_actions(action).copy()
+        self._current()
         if self._unseen is not None and self._first is not None and self._unseen.all():
-            self._shown = self._first
+            self._shown, self._unseen, self._first = self._first, None, None
         else:
-            self._shown = self._timed(lambda: self._simulator.step(native))
-            if self._unseen is not None:
-                self._shown = _begun(self._shown, self._unseen)
-        self._unseen = self._first = None
-        return self.observe()
+            self._at_work = self._thread.submit(self._simulator.step, native)
 
     def reset(self, seed: int) -> Observation:
         self._seed, self._restarts = seed, 0
@@ -61,8 +65,8 @@ class BatchedEnvironments(VectorEnvironment):
     def get_state(self) -> State:
         """The current timestep alone."""
         state: State = {"restarts": self._restarts}
-        if self._shown is not None:
-            now = self._shown
+        if self._shown is not None or self._at_work is not None:
+            now = self._current()
             flags = {"is_first": now.is_first, "is_last": now.is_last, "is_terminal": now.is_terminal}
             arrays = {"reward": now.reward, **flags}
             state["timestep"] = {
@@ -93,13 +97,29 @@ class BatchedEnvironments(VectorEnvironment):
         )
 
     def close(self) -> None:
-        self._simulator.close()
+        if not self._is_closed:
+            self._is_closed = True
+            self._thread.submit(self._simulator.close).result()  # after a step that is still at work
+            self._thread.shutdown()
+
+    def _current(self) -> BatchTimestep:
+        """What is shown now. Waits for the simulator."""
+        if self._at_work is not None:
+            work, self._at_work = self._at_work, None
+            now = self._waited_for(work)
+            self._shown = now if self._unseen is None else _begun(now, self._unseen)
+            self._unseen = self._first = None
+        elif self._shown is None:
+            self._shown = self._timed(self._simulator.reset)
+        assert self._shown is not None
+        return self._shown
 
     def _made(self) -> BatchSimulator:
-        return self._make(environment_seed(self._seed, 0, self._restarts))
+        return self._thread.submit(self._make, environment_seed(self._seed, 0, self._restarts)).result()
 
     def _renew(self) -> None:
-        self._simulator.close()
+        self._at_work = None
+        self._thread.submit(self._simulator.close).result()
         self._simulator = self._made()
         self._shown = self._unseen = self._first = None
 
@@ -118,9 +138,12 @@ class BatchedEnvironments(VectorEnvironment):
         self._shown = replace(saved, obs=obs, is_last=~fresh)
 
     def _timed(self, work: Callable[[], BatchTimestep]) -> BatchTimestep:
+        return self._waited_for(self._thread.submit(work))
+
+    def _waited_for(self, work: Future[BatchTimestep]) -> BatchTimestep:
         start = time.perf_counter()
         try:
-            return work()
+            return work.result()
         finally:
             self.seconds += time.perf_counter() - start
 

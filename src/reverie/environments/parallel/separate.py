@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -53,6 +54,8 @@ class SeparateEnvironments(VectorEnvironment):
         self._awake_seconds = 0.0
         self._slots: list[Slot] = []
         self._shown: Observation | None = None
+        self._at_work: _Work | None = None
+        """What the simulators were last asked for, until somebody waits for it."""
         self._no_flags = torch.zeros(num_envs, dtype=torch.bool)
         """Shown in the place of all flags while none is set, which is nearly always: nobody writes into it."""
         try:
@@ -71,25 +74,29 @@ class SeparateEnvironments(VectorEnvironment):
             raise
 
     def observe(self) -> Observation:
+        if self._at_work is not None:
+            self._wait()
         if self._shown is None:
             if unbegun := [slot for slot in self._slots if not slot.is_begun]:
                 self._advance(unbegun)
             self._shown = self._observation()
         return self._shown
 
-    def step(self, action: Tensor) -> Observation:
-        self._board.action[...] = self.checked_actions(action)
+    def begin_step(self, action: Tensor) -> None:
+        native = self.checked_actions(action)
         self.observe()  # what was shown is needed if a simulator dies
-        self._advance(self._slots)
-        return self.observe()
+        self._board.action[...] = native
+        self._begin(self._slots)
 
     def reset(self, seed: int) -> Observation:
+        self._wait()
         for slot in self._slots:
             slot.forget(seed)
         self._advance(self._slots)
         return self.observe()
 
     def get_state(self) -> State:
+        self._wait()
         deaths = self.deaths
         state: State = {"envs": {str(slot.index): slot.get_state() for slot in self._slots}}
         if self.deaths != deaths:
@@ -103,6 +110,7 @@ class SeparateEnvironments(VectorEnvironment):
                 f"The saved state holds {len(saved)} environments of {self.task}, but this run has {self.num_envs}: "
                 "use the same number of environments as the saved run."
             )
+        self._wait()
         for slot in self._slots:
             slot.begin_restore(saved[str(slot.index)])
         self._flush()
@@ -163,13 +171,25 @@ class SeparateEnvironments(VectorEnvironment):
         return [_introduced(seat) for seat in self._seats]
 
     def _advance(self, slots: Sequence[Slot]) -> None:
+        self._begin(slots)
+        self._wait()
+
+    def _begin(self, slots: Sequence[Slot]) -> None:
         start = time.perf_counter()
         previous, self._shown = self._shown, None
         for slot in slots:
             slot.begin()
         self._flush()
-        if not self._is_calm(previous):
-            self._finish(slots, previous)
+        self._at_work = _Work(slots, previous)
+        self.seconds += time.perf_counter() - start
+
+    def _wait(self) -> None:
+        if self._at_work is None:
+            return
+        start = time.perf_counter()
+        work, self._at_work = self._at_work, None
+        if not self._is_calm(work.previous):
+            self._finish(work.slots, work.previous)
         self.seconds += time.perf_counter() - start
 
     def _is_calm(self, previous: Observation | None) -> bool:
@@ -228,6 +248,12 @@ class SeparateEnvironments(VectorEnvironment):
             f"The resumed run is not exact: {self.task} {why}, "
             f"so an episode that was open in environment {which} (of {self.num_envs}) ends as truncated."
         )
+
+
+class _Work(NamedTuple):
+    slots: Sequence[Slot]
+    previous: Observation | None
+    """What was shown before it."""
 
 
 def _introduced(seat: Seat) -> Introduction:

@@ -194,9 +194,12 @@ class WorkerProcess:
             return
         self._is_closed = True
         if self._process.poll() is None:
-            with suppress(OSError):  # it may die in this moment
+            with suppress(EOFError, OSError):  # it may die in this moment
                 self._line.send(worker_server.bundled([(number, b"c") for number in range(self._count)]))
-                self._line.has_message(within_seconds=_CLOSING_SECONDS)
+                for _ in range(len(self._asked) + 1):  # what it still works at comes before the answer to this
+                    if not self._line.has_message(within_seconds=_CLOSING_SECONDS):
+                        break
+                    self._line.receive()
         self._end()
         self._log.close()
 
