@@ -43,7 +43,8 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         require("training.max_skipped_updates", self.max_skipped_updates, at_least=1)
         # Phases refer to these: what is wrong is said by the name under which it was given.
-        for name in ("total_timesteps", "batch_size", "batch_length", "total_updates", "prefill_steps"):
+        require("training.total_timesteps", self.total_timesteps, at_least=0)  # none, where a dataset is learned from
+        for name in ("batch_size", "batch_length", "total_updates", "prefill_steps"):
             value: int | None = getattr(self, name)
             if value is not None:
                 require(f"training.{name}", value, at_least=1)
