@@ -25,6 +25,20 @@ from reverie.workflows.base import UpdateResult, WorldModelWorkflow
 
 CPU = torch.device("cpu")
 STEPS = 20
+OG_WM = "reverie.workflows.og_wm.OgWm"
+_BATCH = "{batch: {size: 4, length: 5, sampler: sweep}}"
+_HOOKS = f"collect, {{converge_vae: {_BATCH}}}, {{encode: {_BATCH}}}, {{converge_mdn: {_BATCH}}}, evolve"
+OF_PICTURES = {
+    OG_WM: (
+        "og_wm_dream",
+        "environment.num_envs=4",
+        "training.phases=[{name: all, type: online, buffer: replay, controller: population, duration_steps: 80, "
+        f"workflow_hooks: [{_HOOKS}]}}]",
+        "controller.population={population: 8, episodes: 1, mean_every: 1, mean_episodes: 4}",
+    )
+}
+"""Workflows that read pictures: an experiment, and one phase in which they do all that they can at once."""
+TASKS = ("gym_CartPole-v1", "gym_Pendulum-v1")
 
 
 def concrete_workflows() -> dict[str, type[WorldModelWorkflow]]:
@@ -54,6 +68,8 @@ def composed(experiment: str, *more: str) -> Any:
 @functools.cache
 def experiment_of(target: str) -> str:
     """The packaged experiment on CartPole that runs this workflow; a workflow without one fails here."""
+    if target in OF_PICTURES:
+        return OF_PICTURES[target][0]
     names = [name for name in options("experiment") if name.endswith("_cartpole")]
     return next(name for name in names if composed(name).workflow._target_ == target)
 
@@ -63,7 +79,7 @@ class Run:
 
     def __init__(self, target: str, *overrides: str, sampler: Sampler = "fresh_first") -> None:
         self.sampler, self.crosses = sampler, sampler == "fresh_first"
-        config = composed(experiment_of(target), *overrides)
+        config = composed(experiment_of(target), *OF_PICTURES.get(target, ())[1:], *overrides)
         self.parts: Parts = assemble(config, device=CPU, allow=None)
         self.workflow = self.parts.workflow
         self.spec = phases_of(config)[0]
@@ -78,7 +94,9 @@ class Run:
         for step in range(steps):
             self.buffer.append(self.workflow.collect_step(step, phase=self.phase).trajectory)
             for hook in self.spec.hooks:
-                if hook.kind == "update":
+                if hook.kind == "update" and hook.batch is None:
+                    self.results.append(getattr(self.workflow, hook.name)(phase=self.phase))
+                elif hook.kind == "update":
                     self._update(hook.name)
 
     def _update(self, name: str) -> None:
@@ -131,8 +149,10 @@ def test_the_walk_finds_the_workflows() -> None:
     )
 
 
-@pytest.mark.parametrize("task", ["gym_CartPole-v1", "gym_Pendulum-v1"])
-@pytest.mark.parametrize("target", WORKFLOWS)
+@pytest.mark.parametrize(
+    ("target", "task"),
+    [(one, task) for one in WORKFLOWS for task in (("builtin_survival",) if one in OF_PICTURES else TASKS)],
+)
 def test_twenty_steps_and_the_same_twenty_in_a_second_instance(target: str, task: str) -> None:
     """With discrete and with continuous actions."""
     expect_the_same(Run(target, f"task={task}"), Run(target, f"task={task}"))

@@ -135,12 +135,21 @@ class ModelReview:
                 yield f"{kind}/{key}", video(truth[key], predicted[key], is_context)
         vectors = [key for key in predicted if not self._spaces.obs[key].is_image]
         lines = [line for key in vectors for line in _lines(key, truth[key], predicted[key])][:MAX_LINES]
+        lines += _reward_and_end(compared, shown)
+        if lines:
+            yield f"{kind}/lines", line_plot(lines, is_context, title=kind.replace("_", " "))
+
+
+def _reward_and_end(compared: _Compared, shown: Tensor) -> list[Line]:
+    """What the model predicts of them."""
+    lines: list[Line] = []
+    predicted = compared.predicted
+    if predicted.reward is not None:
+        lines += _lines("reward", predicted.real_reward[shown].numpy(), predicted.reward[shown].numpy())
+    if predicted.live is not None:
         live = (~compared.seen.is_terminal).float()
-        lines += [
-            *_lines("reward", compared.predicted.real_reward[shown].numpy(), compared.predicted.reward[shown].numpy()),
-            *_lines("continue", live[shown].numpy(), compared.predicted.live[shown].numpy()),
-        ]
-        yield f"{kind}/lines", line_plot(lines, is_context, title=kind.replace("_", " "))
+        lines += _lines("continue", live[shown].numpy(), predicted.live[shown].numpy())
+    return lines
 
 
 def write_pictures(folder: Path, pictures: Mapping[str, Picture], *, prefix: str) -> list[Path]:

@@ -11,6 +11,7 @@ import torch
 
 from reverie.buffers.base import Buffer
 from reverie.buffers.offline import OfflineBuffer
+from reverie.buffers.selection import LINED_UP
 from reverie.environments.vector import VectorEnvironment
 from reverie.orchestration.checkpoint import Loaded
 from reverie.orchestration.evaluator import EVALUATION_BUFFER, Evaluator
@@ -93,8 +94,9 @@ def _check_batch(batch: BatchSpec, buffer: Buffer, workflow: WorldModelWorkflow,
         if sampler not in buffer.samplers:
             has = ", ".join(buffer.samplers)
             raise ReverieError(f"{where}: the buffer '{name}' has no sampler '{sampler}'; it has: {has}.")
-    if "fresh_first" in batch.samplers and not batch.crosses_episodes:
-        raise ReverieError(f"{where}: the sampler 'fresh_first' crosses episodes; choose another, or let it.")
+    for sampler in LINED_UP:
+        if sampler in batch.samplers and not batch.crosses_episodes:
+            raise ReverieError(f"{where}: the sampler '{sampler}' crosses episodes; choose another, or let it.")
     if "prioritized" in batch.samplers and not workflow.gives_priorities:
         kind = type(workflow).__name__
         raise ReverieError(f"{where}: the sampler 'prioritized' needs priorities, which {kind} does not give.")

@@ -15,7 +15,8 @@ class Adam(FlatOptimizer):
     """Clip the norm of all gradients together to ``clip``, then Adam.
 
     ``weight_decay`` is the share of each weight that an update takes away, whatever the learning rate: so does the code
-    of DreamerV2, while torch's AdamW multiplies it by the rate.
+    of DreamerV2, while torch's AdamW multiplies it by the rate. ``value_clip`` is the largest size of a single number
+    of a gradient, before anything else looks at it.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class Adam(FlatOptimizer):
         square_decay: float = 0.999,
         epsilon: float = 1e-8,
         weight_decay: float = 0.0,
+        value_clip: float | None = None,
     ) -> None:
         super().__init__(parameters, learning_rate=learning_rate, warmup_updates=warmup_updates, decay=decay)
         for name, share in (
@@ -40,8 +42,17 @@ class Adam(FlatOptimizer):
             require(f"{name} of the optimiser", share, at_least=0, at_most=1)
         require("clip of the optimiser", clip, at_least=1e-6)
         require("epsilon of the optimiser", epsilon, at_least=0)
+        if value_clip is not None:
+            require("value_clip of the optimiser", value_clip, at_least=1e-12)
+        self._value_clip = value_clip
         self._clip, self._epsilon, self._weight_decay = clip, epsilon, weight_decay
         self._mean_decay, self._square_decay = mean_decay, square_decay
+
+    def gradients(self, loss: Tensor) -> list[Tensor]:
+        found = super().gradients(loss)
+        limit = self._value_clip
+        # An infinite number stays what it is: the step must be skipped, not made from it.
+        return found if limit is None else [torch.where(one.isinf(), one, one.clamp(-limit, limit)) for one in found]
 
     def _clipping(self, gradients: Sequence[Tensor]) -> Clipping:
         norm = torch.linalg.vector_norm(tensor_norms(gradients))

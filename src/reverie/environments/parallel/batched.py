@@ -60,7 +60,7 @@ class BatchedEnvironments(VectorEnvironment):
 
     def get_state(self) -> State:
         """The current timestep alone."""
-        state: State = {"restarts": self._restarts}
+        state: State = {"seed": self._seed, "restarts": self._restarts}
         if self._shown is not None:
             now = self._shown
             flags = {"is_first": now.is_first, "is_last": now.is_last, "is_terminal": now.is_terminal}
@@ -74,7 +74,7 @@ class BatchedEnvironments(VectorEnvironment):
     def set_state(self, state: State) -> None:
         """End every open episode as truncated at the saved observation; the next step shows new first observations."""
         self.inexact = None
-        self._restarts = int(state["restarts"])
+        self._seed, self._restarts = int(state.get("seed", self._seed)), int(state["restarts"])
         if "timestep" not in state:
             self._renew()
             return
