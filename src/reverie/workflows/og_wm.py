@@ -23,7 +23,9 @@ from reverie.workflows.og_wm_config import POPULATION, VAE_LOSSES, OgWmConfig, c
 from reverie.workflows.og_wm_evolution import EvolutionInDream, EvolutionInTask
 from reverie.workflows.og_wm_open_loop import followed
 from reverie.workflows.og_wm_policy import BlindPolicy, LatentPolicy
+from reverie.workflows.og_wm_showing import dream_film, fitness_history
 from reverie.workflows.open_loop import OpenLoop
+from reverie.workflows.showing import History
 
 _CPU = torch.device("cpu")
 
@@ -164,6 +166,21 @@ class OgWm(WorldModelWorkflow):
             batch,
             is_context_BT=is_context,
         )
+
+    @torch.no_grad()
+    def free_dreams(self, seen: Observation) -> dict[str, Tensor]:
+        """See ``DreamsFreely``: the controller acts inside the model, from the first rows of ``seen`` on."""
+        device = self._context.device
+        mean, _ = self._vae.encoded({self._vae.key: seen.obs[self._vae.key][:, 0].to(device)})
+        length = seen.reward.shape[1]
+        return {
+            f"temperature-{one:g}": dream_film(self._vae, self._rnn, self._linear, mean, temperature=one, length=length)
+            for one in self._config.shown_temperatures
+        }
+
+    def histories(self) -> dict[str, History]:
+        """See ``HasHistory``."""
+        return {"fitness": fitness_history(self._evolution)} if self._evolution.generation else {}
 
     def get_state(self) -> State:
         state = super().get_state()

@@ -23,6 +23,8 @@ class OgWmConfig:
     """Which latent of a picture the controller and the MDN-RNN read while acting."""
     temperature: float = 1.0
     """Of the dreams that a controller evolves in; above 1 they are less certain than the model."""
+    shown_temperatures: tuple[float, ...] = (0.5, 1.0, 1.5)
+    """Of the dreams that are shown after evaluations."""
     dream_limit: int = 1000
     """Steps after which a dream is cut."""
     dream_starts: int = 1000
@@ -31,6 +33,8 @@ class OgWmConfig:
     def __post_init__(self) -> None:
         require("workflow.termination_weight", self.termination_weight, at_least=0)
         require("workflow.temperature", self.temperature, at_least=1e-3)
+        for temperature in self.shown_temperatures:
+            require("workflow.shown_temperatures", temperature, at_least=1e-3)
         require("workflow.dream_limit", self.dream_limit, at_least=1)
         require("workflow.dream_starts", self.dream_starts, at_least=1)
 
