@@ -80,7 +80,7 @@ class Acting:
             self.controller,
             OwnWeights(self.controller),
             rngs=self.rngs,
-            acts_on=acts_on,  # pyright: ignore[reportArgumentType]
+            acts_on=acts_on,
             precision=FULL_PRECISION,
         )
 
@@ -151,7 +151,7 @@ def rngs() -> dict[str, torch.Generator]:
 
 
 def test_brownian_actions_walk() -> None:
-    found = actions_of(BrownianPolicy(space=STEER, rngs=rngs(), interval=0.02), 40)  # pyright: ignore[reportArgumentType]
+    found = actions_of(BrownianPolicy(space=STEER, rngs=rngs(), interval=0.02), 40)
     assert float(found.abs().max()) <= 1
     steps = found.diff(dim=0)[found[1:].abs() < 0.5]
     assert float(steps.std()) == pytest.approx(math.sqrt(0.02), rel=0.1)
@@ -159,18 +159,18 @@ def test_brownian_actions_walk() -> None:
 
 
 def test_held_actions_are_held_and_all_lengths_occur() -> None:
-    found = actions_of(HeldPolicy(space=THREE, rngs=rngs(), longest=3), 60)  # pyright: ignore[reportArgumentType]
+    found = actions_of(HeldPolicy(space=THREE, rngs=rngs(), longest=3), 60)
     is_new = (found.diff(dim=0) != 0).float().mean()
     # A new draw comes after 2 steps on average and differs in two cases out of three.
     assert float(is_new) == pytest.approx(1 / 3, abs=0.03)
 
 
 def test_a_new_episode_lets_go_of_the_held_action() -> None:
-    found = actions_of(HeldPolicy(space=THREE, rngs=rngs(), longest=1000), 3, firsts=(0, 2))  # pyright: ignore[reportArgumentType]
+    found = actions_of(HeldPolicy(space=THREE, rngs=rngs(), longest=1000), 3, firsts=(0, 2))
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[1], found[2])
 
 
 def test_brownian_actions_are_numbers() -> None:
     with pytest.raises(ReverieError, match="discrete"):
-        BrownianPolicy(space=THREE, rngs=rngs())  # pyright: ignore[reportArgumentType]
+        BrownianPolicy(space=THREE, rngs=rngs())
