@@ -46,7 +46,14 @@ _MAY_DIFFER = re.compile(
 )
 _ABSENT = object()
 
+
+def covering(rows: int, envs: int, batch: int) -> int:
+    """Batches until every row was in one. Rows come from all environments at once: perhaps some more than asked for."""
+    return -(-(-(-rows // envs) * envs) // batch)
+
+
 OmegaConf.register_new_resolver("smaller", min, replace=True)  # ${smaller:A,B} in YAML
+OmegaConf.register_new_resolver("covering", covering, replace=True)  # ${covering:ROWS,ENVS,BATCH} in YAML
 OmegaConf.register_new_resolver("suite_steps", suite_steps, replace=True)  # ${suite_steps:${task}} in YAML
 
 

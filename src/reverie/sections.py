@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -33,6 +34,10 @@ class TrainingConfig:
     crosses_episodes: bool = True
     total_updates: int | None = None
     """Updates, where the phases learn from a dataset and take no steps."""
+    lengths: Mapping[str, int] | None = None
+    """Durations by name, where the phases have several that an experiment chooses."""
+    collect_with: str | None = None
+    """The controller of a phase that only collects, where an experiment chooses it."""
     prefill_steps: int | None = None
     """Agent steps with random actions before learning begins, where the phases have such a beginning."""
     resume_path: str | None = None

@@ -90,7 +90,8 @@ def torch_settings() -> Iterator[None]:
 def test_the_folders_are_the_groups() -> None:
     assert {group for group, _ in FILES} == set(GROUPS)
     older = {"v1", "v2", "v2_dmc", "2023_s", "2023_m", "2023_l", "2023_xl"}
-    assert set(SIZES) == {*PUBLISHED, *TDMPC2, *older, "debug", "tiny", "small"}
+    world_models = {"og_wm", "og_wm_doom", "og_wm_laptop", "og_wm_small"}
+    assert set(SIZES) == {*PUBLISHED, *TDMPC2, *older, *world_models, "debug", "tiny", "small"}
 
 
 @pytest.mark.parametrize(("group", "name"), FILES)
@@ -119,6 +120,8 @@ def test_every_part_is_used_by_an_experiment_or_stands_in_for_the_default(
     together = {"random_policy", "none", "collect_only"}
     experiment = "random_cartpole" if name in together else "dreamer_cartpole"
     chosen = [f"{group}={name}"]
+    if name in ("og_wm", "og_wm_dream"):
+        experiment = "og_wm_dream"
     if name in OLDER_FORMS:
         # DreamerV1 explores by noise, which needs continuous actions.
         chosen = [f"{part}={name}" for part in ("components", "controller", "workflow")] + ["task=gym_Pendulum-v1"]
@@ -135,6 +138,17 @@ def expect_parts(experiment: str, *chosen: str) -> None:
     parts.evaluator.close()
 
 
+SHORT_LEGS = (
+    *("training.lengths.vae_updates=2", "training.lengths.mdn_updates=2"),
+    "controller.population={population: 4, episodes: 1, mean_every: 1, mean_episodes: 1}",
+)
+OF_EXPERIMENT = {
+    "og_wm_carracing": (*SHORT_LEGS, "training.lengths.evolve_steps=10", "environment.simulator.episode_frames=8"),
+    "og_wm_dream": (*SHORT_LEGS, "training.lengths.dream_steps=10"),
+}
+"""More overrides, by how the experiment's name begins."""
+
+
 @pytest.mark.parametrize("experiment", [name for name in EXPERIMENTS if name not in NOT_HERE])
 def test_every_experiment_runs_a_few_steps(experiment: str, tmp_path: Path) -> None:
     suite = suite_of(composed(f"experiment={experiment}").task)
@@ -145,6 +159,7 @@ def test_every_experiment_runs_a_few_steps(experiment: str, tmp_path: Path) -> N
         *("environment.num_envs=1", "evaluation.every_steps=null", "evaluation.episodes=1"),
         *("buffer.replay.capacity=100", "buffer.evaluation.capacity=100"),
         *SHORT_EPISODES.get(suite, ()),
+        *next((more for begin, more in OF_EXPERIMENT.items() if experiment.startswith(begin)), ()),
     )
     prepare_torch(RuntimeConfig(**plain(config.runtime)), torch.device("cpu"))
     parts = assemble(config, device=CPU, allow=None)

@@ -21,6 +21,7 @@ RANDOM_RETURN = {
     "builtin_image": 3.0,
     "builtin_memory": -0.3,
     "builtin_explore": 0.0,
+    "builtin_survival": 16.0,
 }
 """What the mean return of random episodes stays below."""
 
@@ -53,12 +54,24 @@ def doors(seen: list[Timestep]) -> np.ndarray:
     return np.array((0, 1, 1, 0, 1, 0, 0, 1, 1, 0)[seen[-1].obs["vector"][:-1].argmax()])
 
 
+def storm(seen: list[Timestep]) -> np.ndarray:
+    """To the middle of the roof."""
+    image = seen[-1].obs["image"]
+    roof = np.argwhere((image[24:40] == 0).all(-1))[:, 1].mean() // 8
+    covered = np.unique(np.argwhere((image[40:] == 255).all(-1))[:, 1] // 8)
+    column = (
+        covered.mean() if len(covered) == 3 else {0: 0, 6: 7}[covered[0]]
+    )  # at a wall, half of the player is hidden
+    return 1 + np.sign(roof - column).astype(np.int64)
+
+
 BEST: dict[str, Policy] = {
     "builtin_discrete": corridor,
     "builtin_continuous": reach,
     "builtin_image": board,
     "builtin_memory": recall,
     "builtin_explore": doors,
+    "builtin_survival": storm,
 }
 
 
@@ -164,13 +177,15 @@ def test_time_limits_are_not_terminal_and_true_ends_are() -> None:
         one = BuiltinEnvironment(task=task)
         seen = episode(one, 0, random_policy(one.spaces.action, 0))
         ends[task] = (len(seen) - 1, seen[-1].is_terminal)
-        assert task_info(task).episode_steps == (None if seen[-1].is_terminal else 20)
+        limits = {"builtin_survival": 100}
+        assert task_info(task).episode_steps == limits.get(task, None if seen[-1].is_terminal else 20)
     assert ends == {
         "builtin_discrete": (20, False),
         "builtin_continuous": (20, False),
         "builtin_image": (20, False),
         "builtin_memory": (6, True),
         "builtin_explore": (10, True),
+        "builtin_survival": (23, True),
     }
 
 

@@ -338,3 +338,28 @@ def test_the_state_shares_nothing_with_the_scheduler() -> None:
     scheduler.set_state(state)
     ran(scheduler, limit=4)
     assert state == kept
+
+
+@pytest.mark.parametrize("where", ["begin", "middle", "end", "all"])
+def test_phases_of_length_zero_are_passed_over(where: str) -> None:
+    nothing = {"name": "nothing", **{key: value for key, value in OFFLINE.items() if key != "name"}}
+    nothing["duration_updates"] = 0
+    phases = {
+        "begin": [nothing, OFFLINE, EVAL],
+        "middle": [OFFLINE, nothing, EVAL],
+        "end": [OFFLINE, EVAL, nothing],
+        "all": [nothing, online(duration_steps=0), {**EVAL, "duration_cycles": 0}],
+    }[where]
+    scheduler = scheduler_of(*phases)
+    assert ran(scheduler) == ([] if where == "all" else ["update", "evaluate"])
+    assert scheduler.current_phase() is None
+    assert scheduler.progress() == 1.0
+
+
+def test_a_phase_that_is_no_longer_passed_over_is_gone_back_to() -> None:
+    nothing = {**OFFLINE, "name": "nothing", "duration_updates": 0}
+    before = scheduler_of(nothing, OFFLINE, EVAL)
+    assert ran(before, limit=1) == ["update"]
+    after = scheduler_of({**nothing, "duration_updates": 2}, OFFLINE, EVAL)
+    after.set_state(before.get_state())
+    assert ran(after) == ["update", "update", "update", "evaluate"]

@@ -58,7 +58,7 @@ MISTAKES = {
         f"{ROOT}[0]",
         "duration_steps and duration_cycles",
     ),
-    "duration zero": ([online(duration_steps=0)], f"{ROOT}[0].duration_steps", "at least 1"),
+    "duration below zero": ([online(duration_steps=-1)], f"{ROOT}[0].duration_steps", "at least 0"),
     "duration text": ([online(duration_steps="9")], f"{ROOT}[0].duration_steps", "whole number"),
     "duration bool": ([online(duration_steps=True)], f"{ROOT}[0].duration_steps", "whole number"),
     "duration part": ([online(duration_steps=1.5)], f"{ROOT}[0].duration_steps", "whole number"),

@@ -139,6 +139,17 @@ def test_reset_begins_the_episodes_of_another_seed() -> None:
     assert env.seeds == [environment_seed(0, 0, 0), environment_seed(7, 0, 0)]
 
 
+def test_the_episodes_of_another_seed_come_back() -> None:
+    envs, other = walks(), walks()
+    envs.reset(99)
+    for _ in range(LENGTH + 3):  # into the second episode
+        envs.step(ones())
+    other.set_state(envs.get_state())
+    assert other.inexact is None
+    for _ in range(2 * LENGTH):
+        assert is_equal(envs.step(ones()), other.step(ones()))
+
+
 def test_returned_tensors_are_the_callers_and_have_the_spaces_dtypes() -> None:
     envs = walks()
     kept = envs.observe()

@@ -188,3 +188,29 @@ def test_a_mixture_takes_its_windows_from_each_sampler() -> None:
     drawn = windows_of(buffer.sample(8, 4, sampler=(("fresh_first", 0.5), ("recent", 0.5))))
     assert drawn[:4] == [(0, 92), (1, 92), (0, 96), (1, 96)]
     assert len(drawn) == 8
+
+
+@pytest.mark.parametrize("appended", [4, 12, 17])
+@pytest.mark.parametrize("length", [1, 3])
+def test_a_sweep_comes_to_every_window_in_turn_and_begins_again(appended: int, length: int) -> None:
+    """Also when the ring has wrapped: 12 rows of each of two streams are held."""
+    buffer = buffer_of(12, 2)
+    for number in range(appended):
+        buffer.append(row(number, [False, False]))
+    held = min(appended, 12)
+    oldest = appended - held
+    count = held // length * 2
+    expected = [(number % 2, oldest + number // 2 * length) for number in range(count)]
+    drawn = [window for _ in range(count) for window in windows_of(buffer.sample(2, length, sampler="sweep"))]
+    assert drawn == expected * 2
+
+
+def test_a_sweep_goes_on_where_it_was_saved() -> None:
+    one, other = buffer_of(6, 1), buffer_of(6, 1)
+    for buffer in (one, other):
+        for number in range(6):
+            buffer.append(row(number, [False]))
+    one.sample(4, 1, sampler="sweep")
+    other.set_state(copy.deepcopy(one.get_state()))
+    found = [windows_of(buffer.sample(4, 1, sampler="sweep")) for buffer in (one, other)]
+    assert found[0] == found[1] == [(0, 4), (0, 5), (0, 0), (0, 1)]

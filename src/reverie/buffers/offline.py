@@ -28,7 +28,7 @@ _DIGEST_SHOWN = 12
 class OfflineBuffer:
     """One stream: the whole dataset in the memory of the device that draws windows from it."""
 
-    samplers: ClassVar[tuple[str, ...]] = ("uniform", "prioritized")
+    samplers: ClassVar[tuple[str, ...]] = ("uniform", "prioritized", "sweep")
     is_on_device = True
 
     def __init__(self, *, path: str, rng: Generator, digest: str | None = None, priority_exponent: float = 0.8) -> None:

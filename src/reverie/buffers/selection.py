@@ -1,4 +1,4 @@
-"""Chooses windows: uniformly, fresh ones first, by age, by priority, or each for a share of a batch."""
+"""Chooses windows: uniformly, fresh ones first, by age, by priority, one after another, or in mixtures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from reverie.buffers.priorities import Priorities
 from reverie.buffers.windows import AnyWindows, EpisodeWindows, Windows
 from reverie.types import RowIndex, State
 
-SAMPLERS = ("uniform", "fresh_first", "recent", "prioritized")
+SAMPLERS = ("uniform", "fresh_first", "recent", "prioritized", "sweep")
+LINED_UP = ("fresh_first", "sweep")
+"""Those whose windows stand side by side, wherever episodes begin."""
 
 
 def shares(size: int, sampler: Sampler) -> list[tuple[str, int]]:
@@ -37,6 +39,8 @@ class Selection:
         self._exponent, self._rng = exponent, rng
         self._fresh: dict[int, Tensor] = {}
         """By window length: how many completed windows have been handed out."""
+        self._swept: dict[int, Tensor] = {}
+        """By window length: which of the windows that are held comes next."""
         self._windows: dict[tuple[int, bool], Windows] = {}
         self._priorities: dict[tuple[int, bool], Priorities] = {}
 
@@ -87,11 +91,17 @@ class Selection:
             {"length": length, "crosses_episodes": crosses, **one.get_state()}
             for (length, crosses), one in self._priorities.items()
         ]
-        return {"fresh": {str(length): int(taken) for length, taken in self._fresh.items()}, "priorities": priorities}
+        return {
+            "fresh": {str(length): int(taken) for length, taken in self._fresh.items()},
+            "swept": {str(length): int(place) for length, place in self._swept.items()},
+            "priorities": priorities,
+        }
 
     def set_state(self, state: State, *, is_first: Tensor, oldest: int, position: Tensor) -> None:
         """The rows come first: windows are numbered anew from them."""
         self._fresh = {int(length): torch.full_like(position, taken) for length, taken in state["fresh"].items()}
+        swept = state.get("swept", {}).items()  # a run from before there was this sampler has none
+        self._swept = {int(length): torch.full_like(position, place) for length, place in swept}
         self._windows, self._priorities = {}, {}
         for saved in state["priorities"]:
             length, crosses = saved["length"], saved["crosses_episodes"]
@@ -105,6 +115,8 @@ class Selection:
             stream, slot = self._prioritized(length, position, crosses_episodes=crosses_episodes).drawn(uniform[1])
             oldest = (position - self._stream_length).clamp(min=0)
             return stream, oldest + (slot - oldest) % self._stream_length
+        if name == "sweep":
+            return self._next_in_line(uniform.shape[1], length, position)
         if crosses_episodes and name != "recent":
             held = position.clamp(max=self._stream_length)
             stream = (uniform[0] * self._num_streams).long()
@@ -117,6 +129,17 @@ class Selection:
         # exp(u log(n + 1)) has the density 1 / age.
         age = (uniform[1] * (count + 1).log()).exp().long().clamp(min=1)
         return windows.place(first + count - torch.minimum(age, count))
+
+    def _next_in_line(self, size: int, length: int, position: Tensor) -> tuple[Tensor, Tensor]:
+        """Windows side by side, from the oldest row to the newest, then from the oldest again."""
+        held = position.clamp(max=self._stream_length)
+        count = held // length * self._num_streams
+        if length not in self._swept:
+            self._swept[length] = torch.zeros_like(position)
+        place = self._swept[length]
+        number = (place + torch.arange(size, device=place.device)) % count
+        place.copy_((place + size) % count)
+        return number % self._num_streams, position - held + number // self._num_streams * length
 
     def _prioritized(self, length: int, position: Tensor, *, crosses_episodes: bool) -> Priorities:
         key = (length, crosses_episodes)

@@ -32,7 +32,8 @@ class WorldModelSequenceBuffer:
 
     Samplers: ``uniform`` draws from every possible start; ``fresh_first`` first hands out, once each, the
     non-overlapping windows that were completed since the last sample, and fills up with uniform ones; ``recent`` draws
-    a window with a chance that falls as 1 / age; ``prioritized`` in proportion to priority ** ``priority_exponent``.
+    a window with a chance that falls as 1 / age; ``prioritized`` in proportion to priority ** ``priority_exponent``;
+    ``sweep`` hands out the windows that stand side by side, one after the other, and then begins again.
 
     Rows and draws are on the device of ``rng``, or, with ``device`` disk, in files that are mapped into memory: then
     ``keep_in`` must say where before the first row comes.

@@ -1,4 +1,4 @@
-"""Suite "builtin": five small tasks in numpy, one for each thing that an agent must be able to do.
+"""Suite "builtin": six small tasks in numpy, one for each thing that an agent must be able to do.
 
 They need no other package, take microseconds per step, and each has a best return that is known exactly.
 """
@@ -11,7 +11,7 @@ import numpy as np
 
 from reverie.environments.actions import class_index, clipped
 from reverie.environments.base import Environment, Resume, TaskInfo
-from reverie.environments.builtin_games import Board, Corridor, Doors, Game, Reach, Recall
+from reverie.environments.builtin_games import Board, Corridor, Doors, Game, Reach, Recall, Storm
 from reverie.environments.task_lines import described, require_task
 from reverie.types import Spaces, State, Timestep, require
 
@@ -21,6 +21,7 @@ _GAMES: Mapping[str, type[Game]] = {
     "builtin_image": Board,
     "builtin_memory": Recall,
     "builtin_explore": Doors,
+    "builtin_survival": Storm,
 }
 
 BEST_RETURN: Mapping[str, float] = {task: game.best_return for task, game in _GAMES.items()}

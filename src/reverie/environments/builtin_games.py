@@ -239,3 +239,62 @@ class Doors(Game):
 
     def set_state(self, state: State) -> None:
         self.door, self.step = int(state["door"]), int(state["step"])
+
+
+class Storm(Game):
+    """Lightning strikes every eighth step, everywhere but under a roof of three columns, and ends the game.
+
+    Every step that is survived pays 1. The picture shows, from above to below, how near the lightning is, the roof and
+    the player, who moves by one column or stays. After a strike the roof is elsewhere; it can be reached from anywhere.
+    """
+
+    _SIDE = 8
+    _PIXELS = 8
+    """Of a cell: the picture has 64x64."""
+    _ROOF = 3
+    _SKY = 112
+    """Grey: a network that must first learn that nearly all is black forgets the rest over it."""
+    _LIMIT = 100
+    action = Space(shape=(), dtype="int64", classes=3)
+    time_limit = _LIMIT
+    best_return = float(_LIMIT)
+
+    def __init__(self) -> None:
+        size = self._SIDE * self._PIXELS
+        self.obs = {"image": Space(shape=(size, size, 3), dtype="uint8")}
+        self.column = self.step = 0
+        self.roofs = np.zeros(0, np.int64)
+        """The first column of each roof that can come."""
+
+    def begin(self, rng: np.random.Generator) -> None:
+        self.column, self.step = int(rng.integers(self._SIDE)), 0
+        self.roofs = rng.integers(self._SIDE - self._ROOF + 1, size=self._LIMIT // self._SIDE + 1)
+
+    def play(self, action: np.ndarray) -> tuple[float, bool]:
+        self.column = min(max(self.column + int(action) - 1, 0), self._SIDE - 1)
+        self.step += 1
+        first = self._roof()
+        is_hit = self._nearness() == self._SIDE and not first <= self.column < first + self._ROOF
+        return float(not is_hit), is_hit
+
+    def observation(self) -> dict[str, np.ndarray]:
+        cells = np.full((self._SIDE, self._SIDE, 3), self._SKY, np.uint8)
+        first = self._roof()
+        cells[:2, : self._nearness()] = (255, 255, 0)
+        cells[3:5, first : first + self._ROOF] = 0
+        cells[5:, max(0, self.column - 1) : self.column + 2] = 255  # wide, so that neighbouring places look alike
+        return {"image": cells.repeat(self._PIXELS, axis=0).repeat(self._PIXELS, axis=1)}
+
+    def get_state(self) -> State:
+        return {"column": self.column, "step": self.step, "roofs": self.roofs.copy()}
+
+    def set_state(self, state: State) -> None:
+        self.column, self.step = int(state["column"]), int(state["step"])
+        self.roofs = np.array(state["roofs"])
+
+    def _nearness(self) -> int:
+        """From 1 to 8, where lightning strikes."""
+        return self.step % self._SIDE + 1
+
+    def _roof(self) -> int:
+        return int(self.roofs[self.step // self._SIDE])

@@ -21,16 +21,25 @@ def model_health(seen: Observation, predicted: OpenLoop, lead_BT: Tensor, spaces
     """
     is_imagined = lead_BT > 0
     metrics = dict(_errors(seen, predicted, lead_BT, spaces))
-    reward, predicted_reward = predicted.real_reward[is_imagined].double(), predicted.reward[is_imagined].double()
+    if predicted.reward is not None:
+        metrics |= _reward_errors(predicted.real_reward, predicted.reward, lead_BT, predicted.discount)
+    if predicted.live is not None:
+        live, predicted_live = (~seen.is_terminal)[is_imagined].double(), predicted.live[is_imagined].double()
+        metrics["continue_brier"] = float((predicted_live - live).square().mean())
+        metrics["continue_predicted"] = float(predicted_live.mean())
+        metrics["continue_real"] = float(live.mean())
+    return metrics
+
+
+def _reward_errors(real_BT: Tensor, predicted_BT: Tensor, lead_BT: Tensor, discount: float) -> dict[str, float]:
+    """Of single rewards, and of their sums."""
+    metrics: dict[str, float] = {}
+    reward, predicted_reward = real_BT[lead_BT > 0].double(), predicted_BT[lead_BT > 0].double()
     metrics["reward_bias"] = float((predicted_reward - reward).mean())
     metrics["reward_error"] = float((predicted_reward - reward).abs().mean())
     if reward.var(correction=0) > 0 and predicted_reward.var(correction=0) > 0:
         metrics["reward_correlation"] = float(torch.corrcoef(torch.stack([reward, predicted_reward]))[0, 1])
-    live, predicted_live = (~seen.is_terminal)[is_imagined].double(), predicted.live[is_imagined].double()
-    metrics["continue_brier"] = float((predicted_live - live).square().mean())
-    metrics["continue_predicted"] = float(predicted_live.mean())
-    metrics["continue_real"] = float(live.mean())
-    real, imagined = (_returns(one, lead_BT, predicted.discount) for one in (predicted.real_reward, predicted.reward))
+    real, imagined = (_returns(one, lead_BT, discount) for one in (real_BT, predicted_BT))
     metrics["return_real"] = float(real.mean())
     metrics["return_imagined"] = float(imagined.mean())
     metrics["return_error"] = float((imagined - real).abs().mean())

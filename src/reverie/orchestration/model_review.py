@@ -13,13 +13,15 @@ from torch import Tensor
 
 from reverie.orchestration.evaluator import Evaluator, OpenLoopConfig
 from reverie.orchestration.held_out import HeldOut, Span, leads
+from reverie.orchestration.history_plots import history_plot
 from reverie.orchestration.line_plots import Line, line_plot
 from reverie.orchestration.model_health import model_health
-from reverie.orchestration.pictures import Picture, video
+from reverie.orchestration.pictures import Picture, film, video
 from reverie.runtime.durable_files import reason, remedy, replace_file
 from reverie.types import Observation, ReverieError, Spaces
 from reverie.workflows.base import WorldModelWorkflow
 from reverie.workflows.open_loop import OpenLoop, PredictsOpenLoop
+from reverie.workflows.showing import DreamsFreely, HasHistory
 
 VIDEO_FOLDER = "videos"
 MAX_LINES = 12
@@ -88,6 +90,7 @@ class ModelReview:
         pictures = dict(self._pictures("open_loop", sequences))
         if (episode := self._episode(self._workflow, held_out)) is not None:
             pictures |= dict(self._pictures("episode", episode))
+        pictures |= self._shown(sequences.seen)
         files = write_pictures(self._folder, pictures, prefix=name)
         return Review(metrics=metrics, pictures=pictures, files=files)
 
@@ -104,6 +107,17 @@ class ModelReview:
         length = self._config.episode_length
         span = held_out.first_episode(length, before=self._workflow.context_rows) if length else None
         return self._compared(workflow, held_out, span)
+
+    def _shown(self, seen: Observation) -> dict[str, Picture]:
+        """What the workflow shows by itself."""
+        pictures: dict[str, Picture] = {}
+        if isinstance(self._workflow, DreamsFreely):
+            films = self._workflow.free_dreams(seen)
+            pictures |= {f"dream/{name}": film(one[: self._config.columns].numpy()) for name, one in films.items()}
+        if isinstance(self._workflow, HasHistory):
+            histories = self._workflow.histories()
+            pictures |= {f"history/{name}": history_plot(one, title=name) for name, one in histories.items()}
+        return pictures
 
     def _nothing(self, why: str) -> Review:
         if not self._has_complained:
@@ -135,12 +149,21 @@ class ModelReview:
                 yield f"{kind}/{key}", video(truth[key], predicted[key], is_context)
         vectors = [key for key in predicted if not self._spaces.obs[key].is_image]
         lines = [line for key in vectors for line in _lines(key, truth[key], predicted[key])][:MAX_LINES]
+        lines += _reward_and_end(compared, shown)
+        if lines:
+            yield f"{kind}/lines", line_plot(lines, is_context, title=kind.replace("_", " "))
+
+
+def _reward_and_end(compared: _Compared, shown: Tensor) -> list[Line]:
+    """What the model predicts of them."""
+    lines: list[Line] = []
+    predicted = compared.predicted
+    if predicted.reward is not None:
+        lines += _lines("reward", predicted.real_reward[shown].numpy(), predicted.reward[shown].numpy())
+    if predicted.live is not None:
         live = (~compared.seen.is_terminal).float()
-        lines += [
-            *_lines("reward", compared.predicted.real_reward[shown].numpy(), compared.predicted.reward[shown].numpy()),
-            *_lines("continue", live[shown].numpy(), compared.predicted.live[shown].numpy()),
-        ]
-        yield f"{kind}/lines", line_plot(lines, is_context, title=kind.replace("_", " "))
+        lines += _lines("continue", live[shown].numpy(), predicted.live[shown].numpy())
+    return lines
 
 
 def write_pictures(folder: Path, pictures: Mapping[str, Picture], *, prefix: str) -> list[Path]:

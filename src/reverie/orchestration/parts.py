@@ -11,7 +11,7 @@ import torch
 
 from reverie.buffers.base import Buffer
 from reverie.buffers.offline import OfflineBuffer
-from reverie.buffers.selection import shares
+from reverie.buffers.selection import LINED_UP, shares
 from reverie.environments.vector import VectorEnvironment
 from reverie.orchestration.checkpoint import Loaded
 from reverie.orchestration.evaluator import EVALUATION_BUFFER, Evaluator
@@ -101,8 +101,9 @@ def _check_batch(batch: BatchSpec, buffer: Buffer, workflow: WorldModelWorkflow,
                 f"{where}: '{sampler}' would draw none of {batch.size} sequences; give it a larger fraction, or make "
                 "the batch larger."
             )
-    if "fresh_first" in batch.samplers and not batch.crosses_episodes:
-        raise ReverieError(f"{where}: the sampler 'fresh_first' crosses episodes; choose another, or let it.")
+    for sampler in LINED_UP:
+        if sampler in batch.samplers and not batch.crosses_episodes:
+            raise ReverieError(f"{where}: the sampler '{sampler}' crosses episodes; choose another, or let it.")
     if "prioritized" in batch.samplers and not workflow.gives_priorities:
         kind = type(workflow).__name__
         raise ReverieError(f"{where}: the sampler 'prioritized' needs priorities, which {kind} does not give.")

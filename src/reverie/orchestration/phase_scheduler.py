@@ -44,6 +44,7 @@ class PhaseScheduler:
         self._owed: dict[HookSpec, Fraction] = {}
         """What the ratio still owes after the phases before the current one: no remainder is lost between phases."""
         self._enter(0)
+        self._pass_over()
 
     @property
     def phases(self) -> tuple[PhaseSpec, ...]:
@@ -195,9 +196,15 @@ class PhaseScheduler:
         if self._index + 1 < len(self._phases):
             self._close()
             self._enter(self._index + 1)
+            self._pass_over()
         else:
             # The last phase keeps its counts: a resume with a longer duration goes on from them.
             self._is_finished = True
+
+    def _pass_over(self) -> None:
+        """A phase with the duration 0 does nothing."""
+        if self._is_over():
+            self._leave()
 
     def _close(self) -> None:
         """Remember a phase that is over: what was done, and what its ratio still owes to each hook."""

@@ -67,7 +67,7 @@ class HookSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseSpec:
-    """One phase. Exactly one of the three durations is set."""
+    """One phase. Exactly one of the three durations is set; 0 passes it over."""
 
     name: str
     type: PhaseType
@@ -172,7 +172,7 @@ def _duration(item: Mapping[str, Any], path: str) -> dict[str, int]:
     if len(given) != 1:
         found = " and ".join(given) or "none"
         raise _mistake(path, f"expected exactly one of {', '.join(_DURATION_KEYS)}, found {found}")
-    return {key: _positive_int(value, f"{path}.{key}") for key, value in given.items()}
+    return {key: _whole_number(value, f"{path}.{key}", at_least=0) for key, value in given.items()}
 
 
 def _phase_type(value: object, path: str) -> PhaseType:
@@ -300,8 +300,12 @@ def _optional_text(item: Mapping[str, Any], key: str, path: str) -> str | None:
 
 
 def _positive_int(value: object, path: str) -> int:
+    return _whole_number(value, path, at_least=1)
+
+
+def _whole_number(value: object, path: str, *, at_least: int) -> int:
     # 1e6 reaches us as a float; it is a whole number all the same.
     whole = int(value) if isinstance(value, float) and value.is_integer() else value
-    if isinstance(whole, bool) or not isinstance(whole, int) or whole < 1:
-        raise _mistake(path, f"expected a whole number of at least 1, found {value!r}")
+    if isinstance(whole, bool) or not isinstance(whole, int) or whole < at_least:
+        raise _mistake(path, f"expected a whole number of at least {at_least}, found {value!r}")
     return whole

@@ -34,16 +34,27 @@ def video(truth_BTHWC: np.ndarray, predicted_BTHWC: np.ndarray, is_context_BT: n
 
     Frames that are equal to the one before are stored as a longer pause, not as frames.
     """
+    frames = mosaic(truth_BTHWC, predicted_BTHWC, is_context_BT)
+    return _animated(frames, scale=max(1, _WANTED_HEIGHT // truth_BTHWC.shape[2]))
+
+
+def _animated(frames: np.ndarray, *, scale: int) -> Picture:
     from PIL import Image  # slow to import, and needed once per evaluation
 
-    frames = mosaic(truth_BTHWC, predicted_BTHWC, is_context_BT)
-    scale = max(1, _WANTED_HEIGHT // truth_BTHWC.shape[2])
     size = (frames.shape[2] * scale, frames.shape[1] * scale)
     palettes = [Image.fromarray(frame).quantize(256, dither=Image.Dither.NONE) for frame in frames]
     first, *others = [frame.resize(size, Image.Resampling.NEAREST) for frame in palettes]
     file = io.BytesIO()
     first.save(file, "GIF", save_all=True, append_images=others, duration=FRAME_MILLISECONDS, loop=0)
     return Picture(data=file.getvalue(), format="gif", width=size[0], height=size[1])
+
+
+def film(pictures_BTHWC: np.ndarray) -> Picture:
+    """Pictures from 0 to 1, one column per sequence, all of them imagined."""
+    imagined = np.zeros(pictures_BTHWC.shape[:2], bool)
+    colours = np.where(imagined[..., None], CONTEXT_COLOUR, IMAGINED_COLOUR).astype(np.uint8)
+    frames = _columns(_bordered(_coloured(_bytes(pictures_BTHWC)), colours))
+    return _animated(frames, scale=max(1, _WANTED_HEIGHT // pictures_BTHWC.shape[2]))
 
 
 def mosaic(truth_BTHWC: np.ndarray, predicted_BTHWC: np.ndarray, is_context_BT: np.ndarray) -> np.ndarray:

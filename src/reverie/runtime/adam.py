@@ -17,7 +17,8 @@ class Adam(FlatOptimizer):
 
     ``weight_decay`` is the share of each weight that an update takes away, whatever the learning rate: so does the code
     of DreamerV2, while torch's AdamW multiplies it by the rate. ``rate_scales`` multiplies the learning rate of
-    modules, by their name in the configuration.
+    modules, by their name in the configuration. ``value_clip`` is the largest size of a single number of a gradient,
+    before anything else looks at it.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Adam(FlatOptimizer):
         epsilon: float = 1e-8,
         weight_decay: float = 0.0,
         rate_scales: Mapping[str, float] | None = None,
+        value_clip: float | None = None,
     ) -> None:
         super().__init__(parameters, learning_rate=learning_rate, warmup_updates=warmup_updates, decay=decay)
         for name, share in (
@@ -45,6 +47,9 @@ class Adam(FlatOptimizer):
             require(f"rate_scales.{module} of the optimiser", scale, at_least=0)
         require("clip of the optimiser", clip, at_least=1e-6)
         require("epsilon of the optimiser", epsilon, at_least=MIN_EPSILON)
+        if value_clip is not None:
+            require("value_clip of the optimiser", value_clip, at_least=1e-12)
+        self._value_clip = value_clip
         self._clip, self._epsilon, self._weight_decay = clip, epsilon, weight_decay
         self._mean_decay, self._square_decay = mean_decay, square_decay
         self._rate_scales = [(self._piece_of(module), scale) for module, scale in (rate_scales or {}).items()]
@@ -57,6 +62,12 @@ class Adam(FlatOptimizer):
             modules = ", ".join(dict.fromkeys(name.partition(".")[0] for name in self._names))
             raise ReverieError(f"`rate_scales` of the optimiser names {module}, but it moves {modules}.")
         return found[0][0], found[-1][1]
+
+    def gradients(self, loss: Tensor) -> list[Tensor]:
+        found = super().gradients(loss)
+        limit = self._value_clip
+        # An infinite number stays what it is: the step must be skipped, not made from it.
+        return found if limit is None else [torch.where(one.isinf(), one, one.clamp(-limit, limit)) for one in found]
 
     def _clipping(self, gradients: Sequence[Tensor]) -> Clipping:
         norm = torch.linalg.vector_norm(tensor_norms(gradients))

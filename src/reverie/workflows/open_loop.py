@@ -16,20 +16,21 @@ class OpenLoop:
 
     obs: dict[str, Tensor]
     """The keys that the model predicts, shaped as in the rows: pictures from 0 to 1, class indices, numbers."""
-    reward: Tensor
+    reward: Tensor | None
+    """None for a model that predicts none."""
     real_reward: Tensor
     """The rewards of the rows in the form that is predicted: an algorithm may squash or clip them."""
-    live: Tensor
-    """The probability that the episode does not end here by itself, without any discount in it."""
+    live: Tensor | None
+    """The probability that the episode does not end here by itself, without any discount in it; None as above."""
     discount: float
     """What a reward one step later is worth to the algorithm."""
 
     def cpu(self) -> OpenLoop:
         return OpenLoop(
             obs={key: value.cpu() for key, value in self.obs.items()},
-            reward=self.reward.cpu(),
+            reward=None if self.reward is None else self.reward.cpu(),
             real_reward=self.real_reward.cpu(),
-            live=self.live.cpu(),
+            live=None if self.live is None else self.live.cpu(),
             discount=self.discount,
         )
 

@@ -64,7 +64,7 @@ class BatchedEnvironments(VectorEnvironment):
 
     def get_state(self) -> State:
         """The current timestep alone."""
-        state: State = {"restarts": self._restarts}
+        state: State = {"seed": self._seed, "restarts": self._restarts}
         if self._shown is not None or self._at_work is not None:
             now = self._current()
             flags = {"is_first": now.is_first, "is_last": now.is_last, "is_terminal": now.is_terminal}
@@ -78,7 +78,7 @@ class BatchedEnvironments(VectorEnvironment):
     def set_state(self, state: State) -> None:
         """End every open episode as truncated at the saved observation; the next step shows new first observations."""
         self.inexact = None
-        self._restarts = int(state["restarts"])
+        self._seed, self._restarts = int(state.get("seed", self._seed)), int(state["restarts"])
         if "timestep" not in state:
             self._renew()
             return

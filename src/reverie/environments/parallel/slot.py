@@ -93,6 +93,7 @@ class Slot:
     def get_state(self) -> State:
         simulator = self._simulator_state()  # first: a simulator that dies now changes all the rest
         state: State = {
+            "seed": self.seed,
             "reset_count": self._reset_count,
             "steps": self._steps,
             "deaths": self.deaths,
@@ -111,6 +112,7 @@ class Slot:
 
     def begin_restore(self, state: State) -> None:
         """Set the simulator to work on its open episode, where it has to be played again."""
+        self.seed = int(state.get("seed", self.seed))  # a reset may have brought another one than the run's
         self.deaths, self._deaths_in_a_row = int(state["deaths"]), int(state["deaths_in_a_row"])
         self._reset_count, self._steps = int(state["reset_count"]), int(state["steps"])
         self._actions, self.scores, self.has_ended, self.is_lost = bytearray(), {}, False, bool(state["is_lost"])

@@ -1,0 +1,1 @@
+"""Learned models with the interface of a vector environment."""

@@ -1,0 +1,1 @@
+"""Models of what comes next, apart from the representation that they predict."""
