@@ -16,14 +16,18 @@ from reverie.orchestration.held_out import HeldOut, Span, leads
 from reverie.orchestration.line_plots import Line, line_plot
 from reverie.orchestration.model_health import model_health
 from reverie.orchestration.pictures import Picture, video
+from reverie.orchestration.plan_pictures import plan_pictures
 from reverie.runtime.durable_files import reason, remedy, replace_file
 from reverie.types import Observation, ReverieError, Spaces
 from reverie.workflows.base import WorldModelWorkflow
 from reverie.workflows.open_loop import OpenLoop, PredictsOpenLoop
+from reverie.workflows.plans import ShowsPlans
 
 VIDEO_FOLDER = "videos"
 MAX_LINES = 12
 """Numbers of an observation that are drawn; a vector may have hundreds."""
+MOMENTS, PLANS = 16, 4
+"""Moments of an episode at which plans are looked at, and how many of each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,9 +89,13 @@ class ModelReview:
         metrics = {f"model/{key}": value for key, value in health.items()}
         if not (self._is_due(evaluator.evaluations) if has_pictures is None else has_pictures):
             return Review(metrics=metrics)
+        if (why := sequences.predicted.why_blind) is not None:
+            self._say_once(f"Pictures show rewards and ends, but no observations: {why}.")
         pictures = dict(self._pictures("open_loop", sequences))
         if (episode := self._episode(self._workflow, held_out)) is not None:
             pictures |= dict(self._pictures("episode", episode))
+        if isinstance(self._workflow, ShowsPlans):
+            pictures |= self._plans(self._workflow, held_out)
         files = write_pictures(self._folder, pictures, prefix=name)
         return Review(metrics=metrics, pictures=pictures, files=files)
 
@@ -101,15 +109,32 @@ class ModelReview:
         return self._compared(workflow, held_out, span)
 
     def _episode(self, workflow: PredictsOpenLoop, held_out: HeldOut) -> _Compared | None:
+        return self._compared(workflow, held_out, self._episode_span(held_out))
+
+    def _episode_span(self, held_out: HeldOut) -> Span | None:
         length = self._config.episode_length
-        span = held_out.first_episode(length, before=self._workflow.context_rows) if length else None
-        return self._compared(workflow, held_out, span)
+        return held_out.first_episode(length, before=self._workflow.context_rows) if length else None
+
+    def _plans(self, workflow: ShowsPlans, held_out: HeldOut) -> dict[str, Picture]:
+        """Of the first episode; none where nothing is planned."""
+        span = self._episode_span(held_out)
+        if span is None:
+            return {}
+        episode = held_out.rows(span, before=self._workflow.context_rows)
+        plans = workflow.plans(episode, moments=MOMENTS, shown=PLANS)
+        if plans is None:
+            return {}
+        seen = held_out.rows(span).to(torch.device("cpu"))
+        return plan_pictures(plans.cpu(), seen, self._spaces, columns=self._config.columns)
 
     def _nothing(self, why: str) -> Review:
-        if not self._has_complained:
-            self._say(f"No metrics and no pictures of the world model: {why}.")
-            self._has_complained = True
+        self._say_once(f"No metrics and no pictures of the world model: {why}.")
         return Review()
+
+    def _say_once(self, sentence: str) -> None:
+        if not self._has_complained:
+            self._say(sentence)
+            self._has_complained = True
 
     def _compared(self, workflow: PredictsOpenLoop, held_out: HeldOut, span: Span | None) -> _Compared | None:
         """None when no row of ``span`` would be imagined."""
