@@ -60,13 +60,16 @@ class ModelReview:
         *,
         folder: Path,
         say: Callable[[str], None],
+        remark: Callable[[str], None] | None = None,
     ) -> None:
-        """``folder`` is that of the run; ``say`` is told, once, why there is nothing to see."""
+        """``folder`` is that of the run; ``say`` is told, once, why there is nothing to see, and ``remark`` (else it,
+        too) why there is less than there could be.
+        """
         self._workflow = workflow
         self._folder = folder / VIDEO_FOLDER
         self._spaces = spaces
         self._config = config
-        self._say = say
+        self._say, self._remark = say, remark or say
         self._has_complained = False
 
     def review(self, evaluator: Evaluator, *, name: str, has_pictures: bool | None = None) -> Review:
@@ -90,7 +93,7 @@ class ModelReview:
         if not (self._is_due(evaluator.evaluations) if has_pictures is None else has_pictures):
             return Review(metrics=metrics)
         if (why := sequences.predicted.why_blind) is not None:
-            self._say_once(f"Pictures show rewards and ends, but no observations: {why}.")
+            self._tell(self._remark, f"Pictures show rewards and ends, but no observations: {why}.")
         pictures = dict(self._pictures("open_loop", sequences))
         if (episode := self._episode(self._workflow, held_out)) is not None:
             pictures |= dict(self._pictures("episode", episode))
@@ -128,12 +131,13 @@ class ModelReview:
         return plan_pictures(plans.cpu(), seen, self._spaces, columns=self._config.columns)
 
     def _nothing(self, why: str) -> Review:
-        self._say_once(f"No metrics and no pictures of the world model: {why}.")
+        self._tell(self._say, f"No metrics and no pictures of the world model: {why}.")
         return Review()
 
-    def _say_once(self, sentence: str) -> None:
+    def _tell(self, listener: Callable[[str], None], sentence: str) -> None:
+        """Once in the life of a run, or of a part of it."""
         if not self._has_complained:
-            self._say(sentence)
+            listener(sentence)
             self._has_complained = True
 
     def _compared(self, workflow: PredictsOpenLoop, held_out: HeldOut, span: Span | None) -> _Compared | None:

@@ -78,12 +78,13 @@ def _draw_worth(panel: Axes, worth: Worth, shown: Sequence[int]) -> None:
     if not worth.is_known.all():
         cut = {**TRUTH_STYLE, "linestyle": ":", "linewidth": 1.0, "label": "what these rows hold of it"}
         panel.plot(rows, np.where(worth.is_known, np.nan, worth.came), **cut)
-    panel.vlines(worth.row, worth.planned.min(1), worth.planned.max(1), color=_OTHER_STYLE["color"], alpha=0.35, lw=3)
+    spread = {"color": _OTHER_STYLE["color"], "alpha": _OTHER_STYLE["alpha"], "linewidth": 3, "label": "of others"}
+    panel.vlines(worth.row, worth.planned.min(1), worth.planned.max(1), **spread)
     panel.plot(worth.row, worth.planned[:, 0], **{**_BEST_STYLE, "linewidth": 0, "label": "worth of the best plan"})
     for moment in shown:
         panel.axvline(worth.row[moment], color="#bbbbbb", linewidth=0.8, linestyle="--", zorder=0)
     panel.set_title("plans", loc="left", fontsize=11, fontweight="bold")
-    panel.legend(frameon=False, fontsize=8, ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0))
+    panel.legend(frameon=False, fontsize=8, ncols=4, loc="lower right", bbox_to_anchor=(1.0, 1.0))
     panel.set_xlabel("row of the episode", fontsize=8)
     panel.set_ylabel("worth", fontsize=8)
 
@@ -99,5 +100,7 @@ def _draw_number(panel: Axes, number: PlannedNumber, column: int, *, is_first: b
     panel.plot(steps, planned[0], **_BEST_STYLE)
     if is_first:
         panel.set_ylabel(number.name, rotation=0, ha="right", va="center", fontsize=8)
+    panel.set_xticks(range(steps[-1] + 1))
+    panel.set_xlim(-0.15, steps[-1] + 0.15)  # rewards stand below the step at which they arrive
     if is_last:
         panel.set_xlabel("steps ahead", fontsize=8)

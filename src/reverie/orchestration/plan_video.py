@@ -44,11 +44,7 @@ def plan_video(
     cells = np.concatenate([coloured(came_MSHWC)[:, None], coloured(as_bytes(planned_MPSHWC))], axis=1)
     cells = cells.repeat(scale, axis=-3).repeat(scale, axis=-2)
     titles = ["what came", *["best plan" if place == 0 else f"plan {place + 1}" for place in rank]]
-    words = [[f"return {worth.came[worth.row[one]]:.4g}" if worth.is_known[worth.row[one]] else ""] for one in shown]
-    words = [
-        [*first, *[f"worth {value:.4g}" for value in worth.planned[one]]]
-        for first, one in zip(words, shown, strict=True)
-    ]
+    words = [_words(worth, one) for one in shown]
     rows = [f"row {worth.row[one]}" for one in shown]
     frames = [
         _frame(cells[:, :, step], titles=titles, rows=rows, words=words, step=step) for step in range(cells.shape[2])
@@ -88,3 +84,14 @@ def _write(draw: ImageDraw, at: tuple[int, int], text: str, *, is_centred: bool 
 
     anchor = "mm" if is_centred else "lm"
     draw.text(at, text, fill=_PALE if is_pale else _INK, font=ImageFont.load_default(size=_TEXT_SIZE), anchor=anchor)
+
+
+def _words(worth: Worth, moment: int) -> list[str]:
+    """Below what came and below each plan."""
+    row = int(worth.row[moment])
+    came = f"return {_short(worth.came[row])}" if worth.is_known[row] else ""
+    return [came, *[f"worth {_short(value)}" for value in worth.planned[moment].tolist()]]
+
+
+def _short(number: float) -> str:
+    return f"{round(float(number), 3):.4g}"
