@@ -78,8 +78,8 @@ def _draw_worth(panel: Axes, worth: Worth, shown: Sequence[int]) -> None:
     if not worth.is_known.all():
         cut = {**TRUTH_STYLE, "linestyle": ":", "linewidth": 1.0, "label": "what these rows hold of it"}
         panel.plot(rows, np.where(worth.is_known, np.nan, worth.came), **cut)
-    spread = {"color": _OTHER_STYLE["color"], "alpha": _OTHER_STYLE["alpha"], "linewidth": 3, "label": "of others"}
-    panel.vlines(worth.row, worth.planned.min(1), worth.planned.max(1), **spread)
+    spread = {"color": _OTHER_STYLE["color"], "alpha": _OTHER_STYLE["alpha"], "linewidth": 3}
+    panel.vlines(worth.row, worth.planned.min(1), worth.planned.max(1), **spread, label="worth of other plans")
     panel.plot(worth.row, worth.planned[:, 0], **{**_BEST_STYLE, "linewidth": 0, "label": "worth of the best plan"})
     for moment in shown:
         panel.axvline(worth.row[moment], color="#bbbbbb", linewidth=0.8, linestyle="--", zorder=0)
