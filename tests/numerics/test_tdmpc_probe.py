@@ -13,7 +13,7 @@ from test_skipped_updates import NoQuestions, bits
 from reverie.components.networks.probe_decoder import ProbeDecoder
 from reverie.types import Batch, ReverieError, Space, Spaces
 from reverie.workflows.tdmpc import Tdmpc
-from reverie.workflows.tdmpc_probe import probed_rows
+from reverie.workflows.tdmpc_probe import MAX_ROWS, probed_rows
 from reverie.workflows.tdmpc_records import Transitions
 
 NONE = "components.probe=null"
@@ -126,6 +126,10 @@ def test_it_learns_from_every_row_and_from_what_the_encoder_says() -> None:
         assert torch.equal(obs["vector"][sequence], batch.obs["vector"][sequence, row])
         torch.testing.assert_close(latents[sequence], encoder({"vector": obs["vector"][sequence]}, {}).detach())
     assert not latents.requires_grad
+    many = Transitions.of(synthetic_batch(size=MAX_ROWS + 6), workflow.model.prior.vector)
+    noise = workflow._drawn(many)
+    modelled = workflow.modelled(many, *workflow._targets(many, noise), noise)
+    assert len(probed_rows(many.obs, modelled)[0]) == MAX_ROWS
 
 
 @pytest.mark.parametrize("size", [39, 40, 48, 84], ids=str)

@@ -14,6 +14,9 @@ from reverie.types import Metrics
 from reverie.workflows.tdmpc_optimizers import TdmpcOptimizers
 from reverie.workflows.tdmpc_records import Modelled
 
+MAX_ROWS = 64
+"""That one update decodes: enough for a decoder which nothing depends on, and pictures cost much."""
+
 
 class ProbeTraining:
     def __init__(self, probe: ProbeDecoder, optimizers: TdmpcOptimizers, *, precision: Precision) -> None:
@@ -37,13 +40,13 @@ class ProbeTraining:
 
 
 def probed_rows(obs: Mapping[str, Tensor], modelled: Modelled) -> tuple[Tensor, dict[str, Tensor]]:
-    """What a probe learns from: one row of each sequence, and its latent, detached.
+    """What a probe learns from: one row of each of the first sequences, and its latent, detached.
 
     Latents of the encoder and not of the dynamics: a decoder that saw those would learn to repair what the model gets
     wrong, and wrong dreams would look right. One row, because its neighbours look nearly the same and cost as much.
     """
     latents = torch.cat([modelled.latents[:1].detach(), modelled.next_latents.detach()])
     steps, sequences = latents.shape[:2]
-    sequence = torch.arange(sequences, device=latents.device)
+    sequence = torch.arange(min(sequences, MAX_ROWS), device=latents.device)
     row = sequence % steps
     return latents[row, sequence], {key: value[row, sequence] for key, value in obs.items()}
