@@ -212,6 +212,8 @@ def assemble_workflow(
     torch.manual_seed(derived_seed(plain(config.experiment)["seed"], "initial weights"))
     components: dict[str, Any] = {}
     for name, node in config.components.items():
+        if node is None:  # a part that the workflow can do without
+            continue
         components[str(name)] = instantiate(node, path=f"components.{name}", allow=allow)
         if hasattr(components[str(name)], "dims"):
             config["_dims"].update(components[str(name)].dims())

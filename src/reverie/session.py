@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -129,13 +130,17 @@ def evaluate(
             return Evaluated(scores=scores, files=[])
         # A run may have switched its own pictures off; whoever asks for them here wants some.
         wanted = replace(evaluation.open_loop, sequences=max(1, evaluation.open_loop.sequences))
-        review = ModelReview(workflow, env.spaces, wanted, folder=run, say=_refuse)
+        review = ModelReview(workflow, env.spaces, wanted, folder=run, say=_refuse, remark=_remark)
         found = review.review(evaluator, name=f"eval-{checkpoint}-seed-{seed}", has_pictures=True)
         return Evaluated(scores=scores | found.metrics, files=found.files)
 
 
 def _refuse(why: str) -> None:
     raise ReverieError(why)
+
+
+def _remark(sentence: str) -> None:
+    print(sentence, file=sys.stderr)  # scores may go to another program
 
 
 def _lengthened(phases: list[Any], duration: str, before: int | None, now: int | None) -> bool:

@@ -26,7 +26,7 @@ SMALL_RUN = (
     *("training.batch_size=4", "training.train_ratio=6", "buffer.replay.capacity=80", "buffer.evaluation.capacity=96"),
     *("controller.planner.iterations=2", "controller.planner.samples=12", "controller.planner.proposals=4"),
     *("evaluation={every_steps: 60, episodes: 3, envs: 2}", "checkpoint.every_steps=16", "logging.every_steps=20"),
-    "logging.has_tensorboard=false",
+    *("logging.has_tensorboard=false", "evaluation.open_loop.pictures_every=null"),
 )
 """Seed steps, as many updates at once, steps and updates side by side, and a ring of replay that wraps."""
 
@@ -141,5 +141,5 @@ def test_a_plan_and_a_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["bench", "--size", "debug", "--observations", "vector", "--parts", "--json", "experiment=tdmpc_pendulum"]
     assert main([*words, "runtime=cpu", *small]) == 0
     (result,) = json.loads(capsys.readouterr().out)["results"]
-    assert list(result["ms_per_part"]) == ["replay", "targets", "model", "policy", "optimizers", "other"]
+    assert list(result["ms_per_part"]) == ["replay", "targets", "model", "policy", "probe", "optimizers", "other"]
     assert result["ms_per_update"] > 0

@@ -54,7 +54,14 @@ def perfect(seen: Observation) -> OpenLoop:
     obs = {key: value.clone() for key, value in seen.obs.items()}
     obs["image"] = seen.obs["image"].float() / 255
     live = (~seen.is_terminal).float()
-    return OpenLoop(obs=obs, reward=seen.reward.clone(), real_reward=seen.reward, live=live, discount=DISCOUNT)
+    return OpenLoop(
+        obs=obs,
+        reward=seen.reward.clone(),
+        real_reward=seen.reward,
+        live=live,
+        discount=DISCOUNT,
+        latent_error=torch.zeros_like(live),
+    )
 
 
 def lead_of(seen: Observation) -> Tensor:
@@ -66,7 +73,7 @@ def test_a_model_that_is_never_wrong() -> None:
     metrics = model_health(seen, perfect(seen), lead_of(seen), SPACES)
     errors = {name: value for name, value in metrics.items() if "error" in name or "bias" in name or "brier" in name}
     assert errors.keys() == {
-        *(f"{kind}_error_{lead}" for kind in ("image", "vector", "class") for lead in (1, 5, 15)),
+        *(f"{kind}_error_{lead}" for kind in ("image", "vector", "class", "latent") for lead in (1, 5, 15)),
         *("reward_bias", "reward_error", "return_error", "continue_brier"),
     }
     assert all(abs(value) < 1e-12 for value in errors.values()), errors

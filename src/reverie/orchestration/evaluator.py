@@ -33,9 +33,9 @@ class OpenLoopConfig:
     pictures_every: int | None = 1
     """Evaluations from one with pictures to the next, beginning with the first; null means none."""
     columns: int = 4
-    """Sequences in a picture."""
+    """Sequences in a picture, and moments at which plans are shown step by step."""
     episode_length: int = 300
-    """Rows shown of the first episode of an evaluation, at most; 0 means none."""
+    """Rows shown of the first episode of an evaluation, and planned from, at most; 0 means none."""
 
     def __post_init__(self) -> None:
         where = "evaluation.open_loop"

@@ -14,10 +14,10 @@ from reverie.orchestration.pictures import CONTEXT_COLOUR, IMAGINED_COLOUR, Pict
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_TRUTH_STYLE = {"color": "#222222", "linewidth": 1.6, "label": "real"}
-_PREDICTED_STYLE = {"color": tuple(part / 255 for part in IMAGINED_COLOUR), "linewidth": 1.2, "label": "predicted"}
+TRUTH_STYLE = {"color": "#222222", "linewidth": 1.6, "label": "real"}
+PREDICTED_STYLE = {"color": tuple(part / 255 for part in IMAGINED_COLOUR), "linewidth": 1.2, "label": "predicted"}
 _SHADE = tuple(part / 255 for part in CONTEXT_COLOUR)
-_DOTS_PER_INCH = 100
+DOTS_PER_INCH = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +35,7 @@ def line_plot(lines: Sequence[Line], is_context_BT: np.ndarray, *, title: str) -
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 1.0 + 1.1 * len(lines)), dpi=_DOTS_PER_INCH, layout="constrained")
+    figure = Figure(figsize=(10, 1.0 + 1.1 * len(lines)), dpi=DOTS_PER_INCH, layout="constrained")
     canvas = FigureCanvasAgg(figure)
     panels: list[Axes] = list(figure.subplots(len(lines), 1, sharex=True, squeeze=False)[:, 0])
     for panel, line in zip(panels, lines, strict=True):
@@ -53,8 +53,8 @@ def _draw(panel: Axes, line: Line, is_context_BT: np.ndarray) -> None:
     panel.spines[["top", "right"]].set_visible(False)
     panel.set_ylabel(line.name, rotation=0, ha="right", va="center", fontsize=8)
     panel.tick_params(labelsize=7)
-    panel.plot(_side_by_side(line.truth), **_TRUTH_STYLE)
-    panel.plot(_side_by_side(line.predicted), **_PREDICTED_STYLE)
+    panel.plot(_side_by_side(line.truth), **TRUTH_STYLE)
+    panel.plot(_side_by_side(line.predicted), **PREDICTED_STYLE)
     for number, (start, stop) in enumerate(_runs(_side_by_side(is_context_BT) == 1)):
         panel.axvspan(start - 0.5, stop - 0.5, color=_SHADE, alpha=0.18, lw=0, label=None if number else "seen")
 

@@ -47,7 +47,7 @@ def _reward_errors(real_BT: Tensor, predicted_BT: Tensor, lead_BT: Tensor, disco
 
 
 def _errors(seen: Observation, predicted: OpenLoop, lead_BT: Tensor, spaces: Spaces) -> Iterator[tuple[str, float]]:
-    """The mean error of each kind of observation, over its keys, after each of ``LEADS`` steps."""
+    """The mean error of each kind of observation, over its keys, and of latents, after each of ``LEADS`` steps."""
     kinds: dict[str, list[str]] = {}
     for key in predicted.obs:
         space = spaces.obs[key]
@@ -59,6 +59,8 @@ def _errors(seen: Observation, predicted: OpenLoop, lead_BT: Tensor, spaces: Spa
         for kind, keys in kinds.items():
             errors = [_error(kind, seen.obs[key][chosen], predicted.obs[key][chosen]) for key in keys]
             yield f"{kind}_error_{lead}", float(torch.stack(errors).mean())
+        if predicted.latent_error is not None:
+            yield f"latent_error_{lead}", float(predicted.latent_error[chosen].double().mean())
 
 
 def _error(kind: str, truth: Tensor, predicted: Tensor) -> Tensor:

@@ -17,15 +17,19 @@ from reverie.orchestration.history_plots import history_plot
 from reverie.orchestration.line_plots import Line, line_plot
 from reverie.orchestration.model_health import model_health
 from reverie.orchestration.pictures import Picture, film, video
+from reverie.orchestration.plan_pictures import plan_pictures
 from reverie.runtime.durable_files import reason, remedy, replace_file
 from reverie.types import Observation, ReverieError, Spaces
 from reverie.workflows.base import WorldModelWorkflow
 from reverie.workflows.open_loop import OpenLoop, PredictsOpenLoop
+from reverie.workflows.plans import ShowsPlans
 from reverie.workflows.showing import DreamsFreely, HasHistory
 
 VIDEO_FOLDER = "videos"
 MAX_LINES = 12
 """Numbers of an observation that are drawn; a vector may have hundreds."""
+MOMENTS, PLANS = 16, 4
+"""Moments of an episode at which plans are looked at, and how many of each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,13 +62,16 @@ class ModelReview:
         *,
         folder: Path,
         say: Callable[[str], None],
+        remark: Callable[[str], None] | None = None,
     ) -> None:
-        """``folder`` is that of the run; ``say`` is told, once, why there is nothing to see."""
+        """``folder`` is that of the run; ``say`` is told, once, why there is nothing to see, and ``remark`` (else it,
+        too) why there is less than there could be.
+        """
         self._workflow = workflow
         self._folder = folder / VIDEO_FOLDER
         self._spaces = spaces
         self._config = config
-        self._say = say
+        self._say, self._remark = say, remark or say
         self._has_complained = False
 
     def review(self, evaluator: Evaluator, *, name: str, has_pictures: bool | None = None) -> Review:
@@ -87,10 +94,14 @@ class ModelReview:
         metrics = {f"model/{key}": value for key, value in health.items()}
         if not (self._is_due(evaluator.evaluations) if has_pictures is None else has_pictures):
             return Review(metrics=metrics)
+        if (why := sequences.predicted.why_blind) is not None:
+            self._tell(self._remark, f"Pictures show rewards and ends, but no observations: {why}.")
         pictures = dict(self._pictures("open_loop", sequences))
         if (episode := self._episode(self._workflow, held_out)) is not None:
             pictures |= dict(self._pictures("episode", episode))
         pictures |= self._shown(sequences.seen)
+        if isinstance(self._workflow, ShowsPlans):
+            pictures |= self._plans(self._workflow, held_out)
         files = write_pictures(self._folder, pictures, prefix=name)
         return Review(metrics=metrics, pictures=pictures, files=files)
 
@@ -104,9 +115,23 @@ class ModelReview:
         return self._compared(workflow, held_out, span)
 
     def _episode(self, workflow: PredictsOpenLoop, held_out: HeldOut) -> _Compared | None:
+        return self._compared(workflow, held_out, self._episode_span(held_out))
+
+    def _episode_span(self, held_out: HeldOut) -> Span | None:
         length = self._config.episode_length
-        span = held_out.first_episode(length, before=self._workflow.context_rows) if length else None
-        return self._compared(workflow, held_out, span)
+        return held_out.first_episode(length, before=self._workflow.context_rows) if length else None
+
+    def _plans(self, workflow: ShowsPlans, held_out: HeldOut) -> dict[str, Picture]:
+        """Of the first episode; none where nothing is planned."""
+        span = self._episode_span(held_out)
+        if span is None:
+            return {}
+        episode = held_out.rows(span, before=self._workflow.context_rows)
+        plans = workflow.plans(episode, moments=MOMENTS, shown=PLANS)
+        if plans is None:
+            return {}
+        seen = held_out.rows(span).to(torch.device("cpu"))
+        return plan_pictures(plans.cpu(), seen, self._spaces, columns=self._config.columns)
 
     def _shown(self, seen: Observation) -> dict[str, Picture]:
         """What the workflow shows by itself."""
@@ -120,10 +145,14 @@ class ModelReview:
         return pictures
 
     def _nothing(self, why: str) -> Review:
-        if not self._has_complained:
-            self._say(f"No metrics and no pictures of the world model: {why}.")
-            self._has_complained = True
+        self._tell(self._say, f"No metrics and no pictures of the world model: {why}.")
         return Review()
+
+    def _tell(self, listener: Callable[[str], None], sentence: str) -> None:
+        """Once in the life of a run, or of a part of it."""
+        if not self._has_complained:
+            listener(sentence)
+            self._has_complained = True
 
     def _compared(self, workflow: PredictsOpenLoop, held_out: HeldOut, span: Span | None) -> _Compared | None:
         """None when no row of ``span`` would be imagined."""

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PilImage
+
+_RGB = 3
 
 CONTEXT_COLOUR = (0, 114, 178)
 """Blue: the model has seen this row."""
@@ -43,36 +49,43 @@ def _animated(frames: np.ndarray, *, scale: int) -> Picture:
 
     size = (frames.shape[2] * scale, frames.shape[1] * scale)
     palettes = [Image.fromarray(frame).quantize(256, dither=Image.Dither.NONE) for frame in frames]
-    first, *others = [frame.resize(size, Image.Resampling.NEAREST) for frame in palettes]
+    return animation([frame.resize(size, Image.Resampling.NEAREST) for frame in palettes], FRAME_MILLISECONDS)
+
+
+def animation(frames: Sequence[PilImage], milliseconds: int) -> Picture:
+    """Frames of one size, with 256 colours each, one after the other and again from the start."""
+    first, *others = frames
     file = io.BytesIO()
-    first.save(file, "GIF", save_all=True, append_images=others, duration=FRAME_MILLISECONDS, loop=0)
-    return Picture(data=file.getvalue(), format="gif", width=size[0], height=size[1])
+    first.save(file, "GIF", save_all=True, append_images=others, duration=milliseconds, loop=0)
+    return Picture(data=file.getvalue(), format="gif", width=first.width, height=first.height)
 
 
 def film(pictures_BTHWC: np.ndarray) -> Picture:
     """Pictures from 0 to 1, one column per sequence, all of them imagined."""
     imagined = np.zeros(pictures_BTHWC.shape[:2], bool)
     colours = np.where(imagined[..., None], CONTEXT_COLOUR, IMAGINED_COLOUR).astype(np.uint8)
-    frames = _columns(_bordered(_coloured(_bytes(pictures_BTHWC)), colours))
+    frames = _columns(_bordered(coloured(as_bytes(pictures_BTHWC)), colours))
     return _animated(frames, scale=max(1, _WANTED_HEIGHT // pictures_BTHWC.shape[2]))
 
 
 def mosaic(truth_BTHWC: np.ndarray, predicted_BTHWC: np.ndarray, is_context_BT: np.ndarray) -> np.ndarray:
     """The frames [T, height, width, 3], every picture with a border in the colour of its row."""
-    truth, predicted = _coloured(truth_BTHWC), _coloured(_bytes(predicted_BTHWC))
-    error = _bytes((predicted.astype(np.float32) - truth.astype(np.float32)) / 255 / 2 + 0.5)
+    truth, predicted = coloured(truth_BTHWC), coloured(as_bytes(predicted_BTHWC))
+    error = as_bytes((predicted.astype(np.float32) - truth.astype(np.float32)) / 255 / 2 + 0.5)
     colour_BTC = np.where(is_context_BT[..., None], CONTEXT_COLOUR, IMAGINED_COLOUR).astype(np.uint8)
     rows = [_columns(_bordered(one, colour_BTC)) for one in (truth, predicted, error)]
     return np.concatenate(rows, axis=1)
 
 
-def _bytes(values: np.ndarray) -> np.ndarray:
+def as_bytes(values: np.ndarray) -> np.ndarray:
+    """From 0 to 1, what is beyond cut off, to uint8."""
     return (values.clip(0, 1) * 255).round().astype(np.uint8)
 
 
-def _coloured(pictures: np.ndarray) -> np.ndarray:
-    """Three channels. Of pictures that have neither one nor three (stacked frames), the last channel is shown."""
-    return pictures if pictures.shape[-1] == 3 else np.repeat(pictures[..., -1:], 3, axis=-1)
+def coloured(pictures: np.ndarray) -> np.ndarray:
+    """Three channels. Of moments behind each other the last one is shown: in colour, where all have three channels."""
+    channels = pictures.shape[-1]
+    return pictures[..., -_RGB:] if channels % _RGB == 0 else np.repeat(pictures[..., -1:], _RGB, axis=-1)
 
 
 def _bordered(pictures_BTHWC: np.ndarray, colour_BTC: np.ndarray) -> np.ndarray:

@@ -30,6 +30,10 @@ class WorldModelComponents:
         """The component of this name; a missing one, or one of another kind, is the configuration's mistake."""
         return found(self._components, name, kind, section="components")
 
+    def find_if_any(self, name: str, kind: type[T]) -> T | None:
+        """None where the configuration has no such component, or says null."""
+        return self.find(name, kind) if name in self._components else None
+
     def modules(self) -> dict[str, nn.Module]:
         return {name: value for name, value in self._components.items() if isinstance(value, nn.Module)}
 

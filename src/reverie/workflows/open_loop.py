@@ -24,6 +24,10 @@ class OpenLoop:
     """The probability that the episode does not end here by itself, without any discount in it; None as above."""
     discount: float
     """What a reward one step later is worth to the algorithm."""
+    latent_error: Tensor | None = None
+    """How far each latent is from that of the row's own observation, for algorithms that are trained on it."""
+    why_blind: str | None = None
+    """Where ``obs`` is empty: why, and what to do about it."""
 
     def cpu(self) -> OpenLoop:
         return OpenLoop(
@@ -32,6 +36,8 @@ class OpenLoop:
             real_reward=self.real_reward.cpu(),
             live=None if self.live is None else self.live.cpu(),
             discount=self.discount,
+            latent_error=None if self.latent_error is None else self.latent_error.cpu(),
+            why_blind=self.why_blind,
         )
 
 

@@ -19,15 +19,20 @@ from reverie.components.controllers.tdmpc import PlanningPolicy, PriorPolicy
 from reverie.components.networks.distributions import Binary
 from reverie.components.networks.latent_encoder import LatentEncoder
 from reverie.components.networks.latent_heads import LatentDynamics, RewardHead, TerminationHead
-from reverie.runtime.compilation import compiled_step
+from reverie.components.networks.probe_decoder import ProbeDecoder
+from reverie.runtime.compilation import compiled_step, eager_steps
 from reverie.runtime.finite import SKIPPED
 from reverie.types import Batch, Metrics, Phase, Policy, ReverieError, Stateful
 from reverie.workflows.base import UpdateResult, WorldModelWorkflow, weighted_sum
 from reverie.workflows.context import WorkflowContext
+from reverie.workflows.open_loop import OpenLoop
+from reverie.workflows.plans import Plans
 from reverie.workflows.tdmpc_config import TdmpcConfig, refuse_crossing
+from reverie.workflows.tdmpc_dreams import TdmpcDreams
 from reverie.workflows.tdmpc_ends import end_statistics
 from reverie.workflows.tdmpc_optimizers import TdmpcOptimizers
 from reverie.workflows.tdmpc_parts import TdmpcSteps
+from reverie.workflows.tdmpc_probe import ProbeTraining
 from reverie.workflows.tdmpc_records import Improved, Modelled, Transitions, UpdateNoise
 from reverie.workflows.update_parts import Part
 
@@ -62,6 +67,9 @@ class Tdmpc(WorldModelWorkflow):
         if self._termination_head.is_learned != self._config.episodic:
             raise ReverieError("`components.termination_head.is_learned` must be what `workflow.episodic` is.")
         refuse_crossing(context.config)
+        probe = components.find_if_any("probe", ProbeDecoder)
+        self._probe = None if probe is None else ProbeTraining(probe, self._optimizers, precision=context.precision)
+        self._dreams = TdmpcDreams(self._encoder, self.model, self._planner, probe)
 
     @property
     def model(self) -> LatentModel:
@@ -90,11 +98,8 @@ class Tdmpc(WorldModelWorkflow):
         return self._policies[name]
 
     def _made_policy(self, name: str) -> Policy:
-        part, rngs, precision = (
-            self._context.controllers.find(name, object),
-            self._acting_rngs(),
-            self._context.precision,
-        )
+        part = self._context.controllers.find(name, object)
+        rngs, precision = self._acting_rngs(), self._context.precision
         if isinstance(part, Mppi):
             return PlanningPolicy(self._encoder, self.model, part, rngs=rngs, precision=precision)
         if isinstance(part, PolicyPrior):
@@ -127,6 +132,8 @@ class Tdmpc(WorldModelWorkflow):
         self._optimizers.model.take_back(memory, where=is_skipped)
         self._return_scale.take_back(where=is_skipped)
         self._target.follow(unless=is_skipped)
+        if self._probe is not None:
+            moved |= self._probe.step(seen.obs, modelled, unless=is_skipped, progress=progress)
         return self._metrics(seen, modelled, improved, total) | moved, modelled, improved
 
     def update_parts(self, batch: Batch, *, phase: Phase) -> dict[str, Part]:
@@ -143,6 +150,7 @@ class Tdmpc(WorldModelWorkflow):
                 self.modelled(seen, next_latents, targets, noise).losses, self._config.loss_weights
             ),
             policy=lambda: self.improved(modelled.latents.detach(), noise).loss,
+            probe=None if (probe := self._probe) is None else lambda: probe.loss(seen.obs, modelled),
             follow=lambda: self._target.follow(unless=torch.zeros((), dtype=torch.bool, device=targets.device)),
         )
         return steps.parts(self._optimizers, precision=precision, progress=phase.progress)
@@ -180,6 +188,18 @@ class Tdmpc(WorldModelWorkflow):
         action = self._prior(latents, noise).action
         value = self.target_critic(latents, action, members=pair).mean().amin(0)
         return latents, reward + self._config.gamma * (1 - is_terminal) * value
+
+    @torch.no_grad()
+    @eager_steps()  # episodes have many lengths
+    def open_loop(self, batch: Batch, *, is_context: Tensor) -> OpenLoop:
+        """See ``PredictsOpenLoop``."""
+        return self._dreams.open_loop(batch, is_context=is_context)
+
+    @torch.no_grad()
+    @eager_steps()
+    def plans(self, episode: Batch, *, moments: int, shown: int) -> Plans | None:
+        """See ``ShowsPlans``. None for an agent that does not plan."""
+        return self._dreams.plans(episode, moments=moments, shown=shown) if self._config.plans else None
 
     def modelled(self, seen: Transitions, next_latents: Tensor, targets: Tensor, noise: UpdateNoise) -> Modelled:
         """A rollout from the first observation along the actions, and all losses of the model."""

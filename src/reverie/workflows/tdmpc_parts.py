@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from reverie.runtime.precision import Precision
-from reverie.workflows.tdmpc_optimizers import TdmpcOptimizers
+from reverie.workflows.tdmpc_optimizers import PROBE, TdmpcOptimizers
 from reverie.workflows.update_parts import Part
 
 
@@ -21,6 +22,8 @@ class TdmpcSteps:
     model: Callable[[], Tensor]
     """Its loss."""
     policy: Callable[[], Tensor]
+    probe: Callable[[], Tensor] | None
+    """What the decoder that people look through costs, where there is one."""
     follow: Part
     """The target networks move."""
 
@@ -33,10 +36,9 @@ class TdmpcSteps:
                 value = loss()
             return by_name[name].gradients(value)
 
-        zeros = {
-            "model": [torch.zeros_like(one) for one in gradients("model", self.model)],
-            "policy": [torch.zeros_like(one) for one in gradients("policy", self.policy)],
-        }
+        losses = {"model": self.model, "policy": self.policy}
+        losses |= {} if self.probe is None else {PROBE: self.probe}
+        zeros = {name: [torch.zeros_like(one) for one in gradients(name, loss)] for name, loss in losses.items()}
 
         def moved() -> None:
             memory = optimizers.model.memory()
@@ -49,9 +51,5 @@ class TdmpcSteps:
             with precision.applied():
                 self.targets()
 
-        return {
-            "targets": targeted,
-            "model": lambda: gradients("model", self.model),
-            "policy": lambda: gradients("policy", self.policy),
-            "optimizers": moved,
-        }
+        backward = {name: partial(gradients, name, loss) for name, loss in losses.items()}
+        return {"targets": targeted, **backward, "optimizers": moved}

@@ -136,17 +136,18 @@ class Mppi:
         elite_returns, index = returns.topk(min(self._elites, returns.shape[1]), dim=1)
         score = (self._temperature * (elite_returns - elite_returns[:, :1])).exp()
         score = score / score.sum(1, keepdim=True)
-        learned = self._search.learned(_at(actions, index), score)
+        learned = self._search.learned(actions_at(actions, index), score)
         return PlanStep(actions, returns, index, elite_returns, score, learned.mean, learned.std)
 
     def _chosen(self, last: PlanStep, choice: Tensor) -> tuple[Tensor, Tensor]:
         """Which elite is followed, drawn by its score, and its first action."""
         chosen = (last.score.log() - choice.log()).argmax(1)
         index = last.elite_index.gather(1, chosen.unsqueeze(1))
-        return chosen, _at(last.actions[:1], index)[0, :, 0]
+        return chosen, actions_at(last.actions[:1], index)[0, :, 0]
 
 
-def _at(actions_HNSA: Tensor, index_NE: Tensor) -> Tensor:
+def actions_at(actions_HNSA: Tensor, index_NE: Tensor) -> Tensor:
+    """Those of some plans [H, N, E, A]."""
     steps, _, _, dim = actions_HNSA.shape
     return actions_HNSA.gather(2, index_NE.unsqueeze(-1).expand(steps, -1, -1, dim))
 

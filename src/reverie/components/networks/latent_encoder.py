@@ -25,6 +25,8 @@ class LatentPart(Protocol):
 
     def shift(self, shape: Sequence[int], rng: Generator, /) -> Shift: ...
 
+    def no_shift(self, shape: Sequence[int], device: torch.device, /) -> Shift: ...
+
 
 class LatentEncoder(nn.Module):
     """``vectors`` and ``images`` are called with the ``spaces`` of their kind and ``latent_dim``, where there are any.
@@ -55,6 +57,10 @@ class LatentEncoder(nn.Module):
         """Random shifts for observations of this leading shape; empty where nothing is shifted."""
         return self.images.shift(shape, rng) if self.images is not None else {}
 
+    def no_shift(self, shape: Sequence[int], device: torch.device) -> Shift:
+        """What leaves observations where they are; nothing is drawn."""
+        return self.images.no_shift(shape, device) if self.images is not None else {}
+
     def forward(self, obs: Mapping[str, Tensor], shift: Shift) -> Tensor:
         parts = [part(obs, shift) for part in (self.vectors, self.images) if part is not None]
         return (parts[0] if len(parts) == 1 else torch.stack(parts).mean(0)).float()
@@ -72,6 +78,9 @@ class VectorLatent(nn.Module):
 
     def shift(self, shape: Sequence[int], rng: Generator) -> Shift:
         """Vectors stay where they are."""
+        return {}
+
+    def no_shift(self, shape: Sequence[int], device: torch.device) -> Shift:
         return {}
 
     def forward(self, obs: Mapping[str, Tensor], shift: Shift) -> Tensor:
@@ -114,6 +123,9 @@ class PixelLatent(nn.Module):
     def shift(self, shape: Sequence[int], rng: Generator) -> Shift:
         drawn = torch.randint(2 * self._margin + 1, (*shape, 2), device=rng.device, generator=rng)
         return {"image": drawn}
+
+    def no_shift(self, shape: Sequence[int], device: torch.device) -> Shift:
+        return {"image": torch.full((*shape, 2), self._margin, device=device)}
 
     def forward(self, obs: Mapping[str, Tensor], shift: Shift) -> Tensor:
         picture = torch.cat([obs[key] for key in self._keys], -1)
