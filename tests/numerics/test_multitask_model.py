@@ -208,7 +208,7 @@ def test_everything_that_reads_a_latent_reads_the_task() -> None:
 
 
 def test_embeddings_stay_inside_their_norm_and_a_skipped_update_leaves_them() -> None:
-    workflow = multitask("optimizers.model.learning_rate=0.5")
+    workflow = multitask("optimizers.model.learning_rate=2.0")
     norms = torch.zeros(3, TASKS)
     for seed in range(3):
         assert workflow.update(batch_of([0, 1, 2, 1], seed), phase=phase()).metrics["skipped"] == 0
