@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from small_tdmpc import CPU, STATES, phase, shaken_tdmpc, small_tdmpc, synthetic_batch
+from test_compiled_updates import traced
 from test_skipped_updates import NoQuestions, bits
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -20,6 +21,7 @@ from reverie.components.controllers.q_ensemble import QEnsemble
 from reverie.components.controllers.schedules import LinearSchedule
 from reverie.components.networks.elu import EluEnsemble, EluMlp
 from reverie.configuration import plain
+from reverie.rehearsal import rehearsal
 from reverie.types import ReverieError
 from reverie.workflows.base import weighted_sum
 from reverie.workflows.tdmpc import Tdmpc
@@ -253,6 +255,24 @@ def test_weights_begin_orthogonal_and_last_outputs_at_zero() -> None:
     torch.testing.assert_close(first.T @ first, torch.eye(6), rtol=0, atol=1e-5)
     assert not torch.equal(first, second)
     assert not ensemble(torch.rand(3, 6)).any()
+
+
+def test_compiled_steps_are_those_of_eager_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for is_on in (False, True):
+        sizes = ("size=debug", "training.batch_size=3", "controller.planner.iterations=2", *FIRST)
+        config = composed("gym_Pendulum-v1", ["experiment=tdmpc_pendulum", *sizes])
+        with monkeypatch.context() as patch, traced(patch, is_on=is_on):
+            run = rehearsal(config, spaces=STATES, device=CPU, streams=2, rows=24)
+            metrics = run.update()
+        found.append(torch.stack([metrics[key] for key in sorted(metrics)]).float())
+    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-4)
+
+
+def test_a_schedule_beyond_the_horizon_is_refused() -> None:
+    for setting in ("start=0", "end=6"):
+        with pytest.raises(ReverieError, match="of the horizon_schedule"):
+            small_tdmpc(*FIRST, f"controller.planner.horizon_schedule.{setting}")
 
 
 def test_the_experiment_has_the_published_values() -> None:

@@ -88,6 +88,9 @@ class Mppi:
         if not 1 <= elites <= samples:
             raise ReverieError(f"the planner's elites must be from 1 to its samples ({samples}), got {elites}.")
         self.horizon, self._search, self._temperature = horizon, search, temperature
+        if horizon_schedule is not None:
+            require("start of the horizon_schedule", horizon_schedule.start, at_least=1, at_most=horizon)
+            require("end of the horizon_schedule", horizon_schedule.end, at_least=1, at_most=horizon)
         self._horizon_schedule = horizon_schedule
         self._iterations, self._more_iterations = iterations, more_iterations
         self._samples, self._proposals, self._elites = samples, proposals, elites
@@ -151,7 +154,7 @@ class Mppi:
         """[H]: whether a step of a plan counts by now; None where all do."""
         if self._horizon_schedule is None:
             return None
-        return torch.arange(self.horizon, device=updates.device) < self._horizon_schedule(updates).floor().clamp(min=1)
+        return torch.arange(self.horizon, device=updates.device) < self._horizon_schedule(updates).floor()
 
     def _chosen(self, last: PlanStep, choice: Tensor) -> tuple[Tensor, Tensor]:
         """Which elite is followed, drawn by its score, and its first action."""
