@@ -11,6 +11,8 @@ from short_runs import learned_return, random_return
 from reverie.environments.builtin import BEST_RETURN
 
 TASK = "task=builtin_continuous"
+EPISODES = ("evaluation.episodes=40",)
+"""Twenty or so of each of two tasks, of which one is long."""
 SMALL = (
     *("experiment=tdmpc_pendulum", TASK, "environment.num_envs=16", "workflow.episode_length=20"),
     *("training.total_timesteps=1600", "training.prefill_steps=320", "training.train_ratio=32"),
@@ -37,18 +39,18 @@ def test_the_first_tdmpc(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_two_tasks_at_once(tmp_path: Path) -> None:
-    """Which do not even want the same: one number of the action, or two."""
+    """Which do not even want the same: one number of the action, or two. Nine of ten rows are of the second task."""
     tasks = ("components=tdmpc2_multitask", "environment=multitask", "task=multitask_small")
     rates = ("optimizers.model.rate_scales.encoder={vectors: 1.0}", "workflow.episode_length=[20,200]")
-    steps = ("environment.num_envs=16", "training.total_timesteps=24000", "training.prefill_steps=3200")
+    steps = ("environment.num_envs=16", "training.total_timesteps=8000", "training.prefill_steps=1600")
     run = tmp_path / "tdmpc"
-    learned_return(run, "experiment=tdmpc_pendulum", *tasks, *rates, *steps, "training.train_ratio=16")
+    learned_return(run, "experiment=tdmpc_pendulum", *tasks, *rates, *steps, "training.train_ratio=24", *EPISODES)
     chance = tmp_path / "chance"
-    random_return(chance, *tasks[1:])
+    random_return(chance, *tasks[1:], *EPISODES)
     learned, random = scores(run), scores(chance)
     best = BEST_RETURN["builtin_continuous"]
     assert random["builtin_continuous"] < 0.3 * best
-    assert learned["builtin_continuous"] > 0.7 * best
+    assert learned["builtin_continuous"] > 0.45 * best
     assert random["gym_Pendulum-v1"] < -1000
     assert learned["gym_Pendulum-v1"] > -500
 
