@@ -13,6 +13,7 @@ from test_offline import differences
 from reverie.cli import main
 from reverie.datasets.dataset import Dataset
 
+OPTIONS = "environment.simulator.options={action_repeat: 1}"
 OFFLINE = (
     *("experiment=tdmpc_multitask_offline", "size=debug", "runtime=cpu", "experiment.device=cpu"),
     *("training.total_updates=10", "training.batch_size=4", "checkpoint.every_updates=4", "logging.every_updates=3"),
@@ -31,7 +32,7 @@ ONLINE = (
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recorded") / "data"
-    assert main(["record", "multitask_small", str(path), "--episodes", "4"]) == 0
+    assert main(["record", "multitask_small", str(path), "--episodes", "4", OPTIONS]) == 0
     return path
 
 
