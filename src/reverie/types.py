@@ -160,6 +160,8 @@ class RowIndex:
 
     stream: Tensor
     row: Tensor
+    weight: Tensor | None = None
+    """[B]: less for sequences that are drawn more often; None where the buffer does not make up for that."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -167,6 +169,8 @@ class Batch(Row):
     """Consecutive rows shaped [B, T, ...]; the first ``context`` of the T rows only supply a starting latent."""
 
     index: RowIndex
+    weight: Tensor | None = None
+    """That of the ``index``, where the batch is."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

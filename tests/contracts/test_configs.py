@@ -32,13 +32,14 @@ FILES = sorted(
 EXPERIMENTS = sorted(options("experiment"))
 SIZES = sorted(options("size"))
 
-NOT_HERE = {"dreamer_minecraft", "dreamer_offline"}
-"""The game cannot be installed everywhere; test_minecraft.py plays against a stand-in. The other takes no steps."""
+NOT_HERE = {"dreamer_minecraft", "dreamer_offline", "tdmpc_multitask_offline"}
+"""The game cannot be installed everywhere; test_minecraft.py plays against a stand-in. The others take no steps."""
 SHORT_EPISODES = {
     "atari": ("environment.simulator.max_frames=40",),
     "crafter": ("environment.simulator.episode_steps=10",),
     "dmc": ("environment.simulator.action_repeat=100",),
     "memorymaze": ("environment.simulator.episode_steps=10",),
+    "multitask": ("environment.simulator.options={action_repeat: 100}",),
 }
 """Overrides for suites whose episodes take long, so that the evaluation at the end does not."""
 
@@ -63,6 +64,15 @@ TDMPC2 = {
     "tdmpc2_317m": 312.6,
 }
 """Millions of parameters for 24 numbers seen and 6 done, target critics and the probe excluded."""
+
+MULTITASK = {
+    "tdmpc2_1m": 1.4,
+    "tdmpc2_5m": 5.4,
+    "tdmpc2_19m": 19.0,
+    "tdmpc2_48m": 48.8,
+    "tdmpc2_317m": 317.4,
+}
+"""The same for the published set of eighty tasks, with embeddings of 96 numbers: 39 numbers seen and 6 done."""
 
 EIGHTEEN, SIX = Space(shape=(), dtype="int64", classes=18), Space(shape=(6,), dtype="float32")
 TASKS = (
@@ -91,7 +101,7 @@ def test_the_folders_are_the_groups() -> None:
     assert {group for group, _ in FILES} == set(GROUPS)
     older = {"v1", "v2", "v2_dmc", "2023_s", "2023_m", "2023_l", "2023_xl"}
     world_models = {"og_wm", "og_wm_doom", "og_wm_laptop", "og_wm_small"}
-    assert set(SIZES) == {*PUBLISHED, *TDMPC2, *older, *world_models, "debug", "tiny", "small"}
+    assert set(SIZES) == {*PUBLISHED, *TDMPC2, *older, "tdmpc1", *world_models, "debug", "tiny", "small"}
 
 
 @pytest.mark.parametrize(("group", "name"), FILES)
@@ -117,6 +127,10 @@ def test_every_part_is_used_by_an_experiment_or_stands_in_for_the_default(
     """A file that no combination can run is dead. Parts that belong together are chosen together."""
     if name in ("tdmpc2", "pretrained"):
         return expect_parts("tdmpc_pendulum", f"{group}={name}")
+    if name == "tdmpc1":
+        return expect_parts("tdmpc_pendulum", *(f"{part}=tdmpc1" for part in ("components", "controller", "workflow")))
+    if name == "tdmpc2_multitask":
+        return expect_parts("tdmpc_multitask", "task=multitask_small", "environment.simulator.options.action_repeat=1")
     together = {"random_policy", "none", "collect_only"}
     experiment = "random_cartpole" if name in together else "dreamer_cartpole"
     chosen = [f"{group}={name}"]
@@ -219,6 +233,17 @@ def test_the_presets_of_tdmpc2_have_the_published_number_of_parameters(size: str
     workflow = on_meta("tdmpc_pendulum", size, TASKS[2])
     count = parameter_count(workflow) - sum(one.numel() for one in workflow.modules()["probe"].parameters())
     assert round(count / 1e6, 1) == TDMPC2[size]
+
+
+@pytest.mark.parametrize("size", MULTITASK)
+def test_the_presets_have_the_published_number_of_parameters_for_eighty_tasks(size: str) -> None:
+    eighty = {
+        "state": Space(shape=(39,), dtype="float32"),
+        "task": Space(shape=(), dtype="int64", classes=80),
+        "action_mask": Space(shape=(6,), dtype="float32"),
+    }
+    count = parameter_count(on_meta("tdmpc_multitask", size, Spaces(obs=eighty, action=SIX)))
+    assert round(count / 1e6, 1) == MULTITASK[size]
 
 
 @pytest.mark.parametrize(

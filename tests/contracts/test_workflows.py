@@ -180,6 +180,21 @@ def test_every_form_of_dreamer_goes_on_bit_equally(form: str) -> None:
     expect_the_same(*runs)
 
 
+_TWO = "environment.simulator.tasks=[gym_Pendulum-v1,gym_MountainCarContinuous-v0]"
+FORMS_OF_TDMPC = {
+    "the first": ("components=tdmpc1", "controller=tdmpc1", "workflow=tdmpc1", "training.sampler=prioritized"),
+    "several tasks": ("components=tdmpc2_multitask", "environment=multitask", "task=multitask_small", _TWO),
+}
+
+
+@pytest.mark.parametrize("form", FORMS_OF_TDMPC)
+def test_every_form_of_tdmpc_goes_on_bit_equally(form: str) -> None:
+    """With counted schedules and weights of prioritised draws; with embeddings, masks and another task each episode."""
+    small = ("buffer.replay.importance_exponent=0.4", "controller.planner.iterations=2", *FORMS_OF_TDMPC[form])
+    sampler = "prioritized" if form == "the first" else None
+    expect_the_same(*(Run("reverie.workflows.tdmpc.Tdmpc", *small, sampler=sampler) for _ in range(2)))
+
+
 @pytest.mark.parametrize("target", [name for name, one in WORKFLOWS.items() if one.gives_priorities])
 def test_priorities_go_on_bit_equally(target: str) -> None:
     runs = [Run(target, sampler="prioritized") for _ in range(2)]

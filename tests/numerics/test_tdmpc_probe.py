@@ -116,7 +116,7 @@ def test_an_update_with_a_probe_asks_the_device_nothing() -> None:
 def test_it_learns_from_every_row_and_from_what_the_encoder_says() -> None:
     workflow = shaken_tdmpc()
     batch = synthetic_batch(size=6, length=4)
-    given = Transitions.of(batch, workflow.model.prior.vector)
+    given = Transitions.of(batch, workflow.model.prior.vector, lambda obs: None)
     noise = workflow._drawn(given)
     next_latents, targets = workflow._targets(given, noise)
     modelled = workflow.modelled(given, next_latents, targets, noise)
@@ -126,7 +126,7 @@ def test_it_learns_from_every_row_and_from_what_the_encoder_says() -> None:
         assert torch.equal(obs["vector"][sequence], batch.obs["vector"][sequence, row])
         torch.testing.assert_close(latents[sequence], encoder({"vector": obs["vector"][sequence]}, {}).detach())
     assert not latents.requires_grad
-    many = Transitions.of(synthetic_batch(size=MAX_ROWS + 6), workflow.model.prior.vector)
+    many = Transitions.of(synthetic_batch(size=MAX_ROWS + 6), workflow.model.prior.vector, lambda obs: None)
     noise = workflow._drawn(many)
     modelled = workflow.modelled(many, *workflow._targets(many, noise), noise)
     assert len(probed_rows(many.obs, modelled)[0]) == MAX_ROWS

@@ -24,6 +24,9 @@ class Buffer(Protocol):
     is_on_device: bool
     """Whether batches are gathered where they are used, so that a CUDA graph can hold the calls of an update."""
 
+    has_weights: bool
+    """Whether batches come with weights that make up for what the sampler prefers."""
+
     stream_length: int
     """Rows of each stream that the buffer can hold."""
 

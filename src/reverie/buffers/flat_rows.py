@@ -31,4 +31,5 @@ def batch_of(rows: Mapping[str, Tensor], stored: dict[str, Tensor], index: RowIn
         action=rows["action"],
         stored=stored,
         index=index,
+        weight=index.weight,
     )

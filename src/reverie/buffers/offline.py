@@ -20,7 +20,7 @@ from reverie.buffers.host_rows import HostRows
 from reverie.buffers.layout import Layout
 from reverie.buffers.selection import Selection
 from reverie.datasets.dataset import Dataset
-from reverie.types import Batch, ReverieError, Row, RowIndex, Spaces, State, require
+from reverie.types import Batch, ReverieError, Row, RowIndex, Spaces, State
 
 _DIGEST_SHOWN = 12
 
@@ -31,9 +31,16 @@ class OfflineBuffer:
     samplers: ClassVar[tuple[str, ...]] = ("uniform", "prioritized", "sweep")
     is_on_device = True
 
-    def __init__(self, *, path: str, rng: Generator, digest: str | None = None, priority_exponent: float = 0.8) -> None:
+    def __init__(
+        self,
+        *,
+        path: str,
+        rng: Generator,
+        digest: str | None = None,
+        priority_exponent: float = 0.8,
+        importance_exponent: float = 0.0,
+    ) -> None:
         """``digest`` is the checksum that the dataset must have; None takes the dataset as it is."""
-        require("priority_exponent of a buffer", priority_exponent, at_least=0)
         self._dataset = Dataset(Path(path))
         self._rng = rng
         self._check_digest(digest, "this run was started")
@@ -45,8 +52,13 @@ class OfflineBuffer:
         """Mutable side arrays: what a policy would have stored, zeros until it is written back."""
         self._position = torch.full((), self.stream_length, dtype=torch.int64, device=rng.device)
         self._selection = Selection(
-            num_streams=1, stream_length=self.stream_length, exponent=priority_exponent, rng=rng
+            num_streams=1,
+            stream_length=self.stream_length,
+            exponent=priority_exponent,
+            importance_exponent=importance_exponent,
+            rng=rng,
         )
+        self.has_weights = importance_exponent > 0
 
     @property
     def capacity(self) -> int:
@@ -88,10 +100,9 @@ class OfflineBuffer:
     def sample(self, size: int, length: int, *, sampler: Sampler, crosses_episodes: bool = True) -> Batch:
         """Allowed only where ``can_sample`` is true. A CUDA graph can hold a call."""
         self._prepare_selection(length, crosses_episodes=crosses_episodes)
-        stream, start = self._selection.drawn(
-            size, length, self._position, sampler=sampler, crosses_episodes=crosses_episodes
+        return self._window(
+            self._selection.drawn(size, length, self._position, sampler=sampler, crosses_episodes=crosses_episodes)
         )
-        return self._window(RowIndex(stream=stream, row=start.unsqueeze(1) + torch.arange(length, device=start.device)))
 
     def prioritize(self, index: RowIndex, priority: Tensor, *, crosses_episodes: bool = True) -> None:
         self._selection.assign(index, priority, self._position, crosses_episodes=crosses_episodes)

@@ -38,7 +38,7 @@ class PrefetchedBuffer:
 
     def __init__(self, buffer: WorldModelSequenceBuffer, *, device: torch.device) -> None:
         self._buffer, self._device = buffer, device
-        self.stream_length = buffer.stream_length
+        self.stream_length, self.has_weights = buffer.stream_length, buffer.has_weights
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="replay")
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._ahead: dict[_Request, Future[_Arrived]] = {}
@@ -157,7 +157,8 @@ class _Arrived:
         """What the device queues from now on may use it."""
         if self._moved is not None:
             torch.cuda.current_stream().wait_event(self._moved)
-            for value in (*flat(self._batch).values(), *self._batch.stored.values()):
+            weights = () if self._batch.weight is None else (self._batch.weight,)
+            for value in (*flat(self._batch).values(), *self._batch.stored.values(), *weights):
                 value.record_stream(torch.cuda.current_stream())
         return self._batch
 
@@ -185,7 +186,9 @@ def _moved(batch: Batch, device: torch.device) -> Batch:
     """The index stays on the host, where it is needed again."""
     rows = {name: value.to(device, non_blocking=True) for name, value in flat(batch).items()}
     stored = {name: value.to(device, non_blocking=True) for name, value in batch.stored.items()}
-    return batch_of(rows, stored, batch.index)
+    moved = batch_of(rows, stored, batch.index)
+    moved.weight = None if batch.weight is None else batch.weight.to(device, non_blocking=True)
+    return moved
 
 
 def _saved(request: _Request, arrived: _Arrived) -> State:
@@ -195,7 +198,7 @@ def _saved(request: _Request, arrived: _Arrived) -> State:
         "request": {**request._asdict(), "sampler": sampler},
         "rows": {name: value.clone() for name, value in flat(batch).items()},
         "stored": {name: value.clone() for name, value in batch.stored.items()},
-        "index": {"stream": batch.index.stream, "row": batch.index.row},
+        "index": {"stream": batch.index.stream, "row": batch.index.row, "weight": batch.index.weight},
     }
 
 

@@ -53,6 +53,11 @@ class Priorities:
             index.stream * self._stream_length + index.row[:, 0] % self._stream_length, self._weight(priority)
         )
 
+    def odds(self, index: RowIndex, position: Tensor) -> Tensor:
+        """How much likelier each window [B] is drawn than if all that there are had the same chance."""
+        place = index.stream * self._stream_length + index.row[:, 0] % self._stream_length
+        return self._tree.weight[place] * self._windows.span(position)[1] / self._tree.total
+
     def get_state(self) -> State:
         return {"weight": self._tree.weight.clone(), "highest": self._highest.clone()}
 

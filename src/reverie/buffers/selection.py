@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 from reverie.buffers.base import Sampler
 from reverie.buffers.priorities import Priorities
 from reverie.buffers.windows import AnyWindows, EpisodeWindows, Windows
-from reverie.types import RowIndex, State
+from reverie.types import RowIndex, State, require
 
 SAMPLERS = ("uniform", "fresh_first", "recent", "prioritized", "sweep")
 LINED_UP = ("fresh_first", "sweep")
@@ -34,9 +34,19 @@ class Selection:
     on. A draw looks at no value, so that a CUDA graph can hold it.
     """
 
-    def __init__(self, *, num_streams: int, stream_length: int, exponent: float, rng: Generator) -> None:
+    def __init__(
+        self,
+        *,
+        num_streams: int,
+        stream_length: int,
+        exponent: float,
+        importance_exponent: float,
+        rng: Generator,
+    ) -> None:
+        require("priority_exponent of a buffer", exponent, at_least=0)
+        require("importance_exponent of a buffer", importance_exponent, at_least=0)
         self._num_streams, self._stream_length = num_streams, stream_length
-        self._exponent, self._rng = exponent, rng
+        self._exponent, self._importance_exponent, self._rng = exponent, importance_exponent, rng
         self._fresh: dict[int, Tensor] = {}
         """By window length: how many completed windows have been handed out."""
         self._swept: dict[int, Tensor] = {}
@@ -67,20 +77,18 @@ class Selection:
         """How many windows there are. Waits for the device."""
         return int(self._windows[length, crosses_episodes].span(position)[1])
 
-    def drawn(
-        self, size: int, length: int, position: Tensor, *, sampler: Sampler, crosses_episodes: bool
-    ) -> tuple[Tensor, Tensor]:
-        """(stream [B], number of the first row [B]) of ``size`` windows when ``position`` rows have come."""
+    def drawn(self, size: int, length: int, position: Tensor, *, sampler: Sampler, crosses_episodes: bool) -> RowIndex:
+        """``size`` windows when ``position`` rows have come."""
         uniform = torch.rand(2, size, dtype=torch.float64, device=self._rng.device, generator=self._rng)
-        found, done = [], 0
+        parts, offset, done = [], torch.arange(length, device=self._rng.device), 0
         for name, count in shares(size, sampler):
             part = uniform[:, done : done + count]
-            found.append(self._chosen(name, part, length, position, crosses_episodes=crosses_episodes))
+            stream, start = self._chosen(name, part, length, position, crosses_episodes=crosses_episodes)
+            index = RowIndex(stream=stream, row=start.unsqueeze(1) + offset)
+            index.weight = self._weight(name, index, position, crosses_episodes=crosses_episodes)
+            parts.append(index)
             done += count
-        if len(found) == 1:
-            return found[0]
-        streams, starts = zip(*found, strict=True)
-        return torch.cat(streams), torch.cat(starts)
+        return _normalized(parts[0] if len(parts) == 1 else _joined(parts))
 
     def assign(self, index: RowIndex, priority: Tensor, position: Tensor, *, crosses_episodes: bool) -> None:
         """New priorities [B] of sampled windows, by whichever sampler."""
@@ -141,6 +149,15 @@ class Selection:
         place.copy_((place + size) % count)
         return number % self._num_streams, position - held + number // self._num_streams * length
 
+    def _weight(self, name: str, index: RowIndex, position: Tensor, *, crosses_episodes: bool) -> Tensor | None:
+        """What makes up for the sampler's preferences, in part or, with an exponent of 1, wholly. Others have none."""
+        if not self._importance_exponent:
+            return None
+        if name != "prioritized":
+            return torch.ones(len(index.stream), device=index.stream.device)
+        priorities = self._prioritized(index.row.shape[1], position, crosses_episodes=crosses_episodes)
+        return priorities.odds(index, position).pow(-self._importance_exponent).float()
+
     def _prioritized(self, length: int, position: Tensor, *, crosses_episodes: bool) -> Priorities:
         key = (length, crosses_episodes)
         if key not in self._priorities:
@@ -169,3 +186,19 @@ class Selection:
         taken.copy_(torch.maximum(first, torch.minimum(first + size, completed)))
         stream = torch.where(is_fresh, number % self._num_streams, stream)
         return stream, torch.where(is_fresh, number // self._num_streams * length, start)
+
+
+def _joined(parts: list[RowIndex]) -> RowIndex:
+    weights = [part.weight for part in parts if part.weight is not None]
+    return RowIndex(
+        stream=torch.cat([part.stream for part in parts]),
+        row=torch.cat([part.row for part in parts]),
+        weight=torch.cat(weights) if weights else None,
+    )
+
+
+def _normalized(index: RowIndex) -> RowIndex:
+    """The largest weight of a batch is 1: weights make steps shorter and never longer."""
+    if index.weight is not None:
+        index.weight = index.weight / index.weight.amax()
+    return index

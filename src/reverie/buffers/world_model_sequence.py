@@ -21,7 +21,7 @@ from reverie.buffers.host_rows import Allocate, HostRows, in_memory
 from reverie.buffers.layout import Layout
 from reverie.buffers.scratch_files import ScratchFiles
 from reverie.buffers.selection import SAMPLERS, Selection
-from reverie.types import Batch, ReverieError, Row, RowIndex, State, require
+from reverie.types import Batch, ReverieError, Row, RowIndex, State
 
 CHUNK_ROWS = 1024
 """Rows in one write-once chunk, over all streams."""
@@ -32,8 +32,9 @@ class WorldModelSequenceBuffer:
 
     Samplers: ``uniform`` draws from every possible start; ``fresh_first`` first hands out, once each, the
     non-overlapping windows that were completed since the last sample, and fills up with uniform ones; ``recent`` draws
-    a window with a chance that falls as 1 / age; ``prioritized`` in proportion to priority ** ``priority_exponent``;
-    ``sweep`` hands out the windows that stand side by side, one after the other, and then begins again.
+    a window with a chance that falls as 1 / age; ``prioritized`` in proportion to priority ** ``priority_exponent``,
+    which weights of odds ** -``importance_exponent`` make up for where that is not 0; ``sweep`` hands out the windows
+    that stand side by side, one after the other, and then begins again.
 
     Rows and draws are on the device of ``rng``, or, with ``device`` disk, in files that are mapped into memory: then
     ``keep_in`` must say where before the first row comes.
@@ -51,9 +52,9 @@ class WorldModelSequenceBuffer:
         device: str = "auto",
         pins_batches: bool = False,
         priority_exponent: float = 0.8,
+        importance_exponent: float = 0.0,
     ) -> None:
         """``pins_batches``: they are copied to a GPU, which reads pinned memory by itself."""
-        require("priority_exponent of a buffer", priority_exponent, at_least=0)
         if capacity < num_streams:
             raise ReverieError(
                 f"a buffer's capacity ({capacity}) must be at least the number of environments ({num_streams})."
@@ -76,8 +77,13 @@ class WorldModelSequenceBuffer:
         self._counted: dict[int, tuple[int, int]] = {}
         """By length: how many rows had come when windows inside episodes were last counted, and how many there were."""
         self._selection = Selection(
-            num_streams=num_streams, stream_length=self.stream_length, exponent=priority_exponent, rng=rng
+            num_streams=num_streams,
+            stream_length=self.stream_length,
+            exponent=priority_exponent,
+            importance_exponent=importance_exponent,
+            rng=rng,
         )
+        self.has_weights = importance_exponent > 0
 
     @property
     def capacity(self) -> int:
@@ -131,10 +137,7 @@ class WorldModelSequenceBuffer:
     def drawn(self, size: int, length: int, *, sampler: Sampler, crosses_episodes: bool = True) -> RowIndex:
         """The first half of ``sample``: which rows."""
         self._prepare_selection(length, crosses_episodes=crosses_episodes)
-        stream, start = self._selection.drawn(
-            size, length, self._position, sampler=sampler, crosses_episodes=crosses_episodes
-        )
-        return RowIndex(stream=stream, row=start.unsqueeze(1) + torch.arange(length, device=start.device))
+        return self._selection.drawn(size, length, self._position, sampler=sampler, crosses_episodes=crosses_episodes)
 
     def rows_at(self, index: RowIndex) -> Batch:
         """The second half of ``sample``: a copy of these rows."""

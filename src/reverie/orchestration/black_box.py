@@ -61,6 +61,7 @@ def batch_state(batch: Batch | None) -> State | None:
         "obs": {key: value.clone() for key, value in batch.obs.items()},
         "stored": {key: value.clone() for key, value in batch.stored.items()},
         "index": {"stream": batch.index.stream.clone(), "row": batch.index.row.clone()},
+        "weight": None if batch.weight is None else batch.weight.clone(),
         **{name: getattr(batch, name).clone() for name in _ROW_KEYS},
     }
 
@@ -68,6 +69,7 @@ def batch_state(batch: Batch | None) -> State | None:
 def batch_from(state: State) -> Batch:
     """The batch that ``batch_state`` copied."""
     rows: dict[str, Any] = {name: state[name] for name in _ROW_KEYS}
+    rows["weight"] = state["weight"]
     return Batch(obs=state["obs"], stored=state["stored"], index=RowIndex(**state["index"]), **rows)
 
 

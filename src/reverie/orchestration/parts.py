@@ -107,6 +107,9 @@ def _check_batch(batch: BatchSpec, buffer: Buffer, workflow: WorldModelWorkflow,
     if "prioritized" in batch.samplers and not workflow.gives_priorities:
         kind = type(workflow).__name__
         raise ReverieError(f"{where}: the sampler 'prioritized' needs priorities, which {kind} does not give.")
+    if "prioritized" in batch.samplers and buffer.has_weights and not workflow.reads_weights:
+        kind = type(workflow).__name__
+        raise ReverieError(f"{where}: `buffer.{name}.importance_exponent` must be 0: {kind} does not weigh sequences.")
     if batch.length < workflow.min_batch_length:
         raise ReverieError(f"{where}: batch.length must be at least {workflow.min_batch_length}, got {batch.length}.")
     if not buffer.could_sample(batch.windows_needed, batch.length + workflow.context_rows):

@@ -95,4 +95,6 @@ def copy_into(batch: Batch, other: Batch) -> None:
     for kept, new in ((batch.obs, other.obs), (batch.stored, other.stored)):
         for name, value in kept.items():
             value.copy_(new[name])
+    if batch.weight is not None and other.weight is not None:
+        batch.weight.copy_(other.weight)
     batch.index = other.index

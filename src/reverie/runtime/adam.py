@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,8 @@ class Adam(FlatOptimizer):
 
     ``weight_decay`` is the share of each weight that an update takes away, whatever the learning rate: so does the code
     of DreamerV2, while torch's AdamW multiplies it by the rate. ``rate_scales`` multiplies the learning rate of
-    modules, by their name in the configuration. ``value_clip`` is the largest size of a single number of a gradient,
-    before anything else looks at it.
+    modules, by their name in the configuration, or of parts of them, nested as they are. ``value_clip`` is the largest
+    size of a single number of a gradient, before anything else looks at it.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Adam(FlatOptimizer):
         square_decay: float = 0.999,
         epsilon: float = 1e-8,
         weight_decay: float = 0.0,
-        rate_scales: Mapping[str, float] | None = None,
+        rate_scales: Mapping[str, float | Mapping[str, float]] | None = None,
         value_clip: float | None = None,
     ) -> None:
         super().__init__(parameters, learning_rate=learning_rate, warmup_updates=warmup_updates, decay=decay)
@@ -43,7 +43,8 @@ class Adam(FlatOptimizer):
             ("weight_decay", weight_decay),
         ):
             require(f"{name} of the optimiser", share, at_least=0, at_most=1)
-        for module, scale in (rate_scales or {}).items():
+        scales = dict(_by_path(rate_scales or {}))
+        for module, scale in scales.items():
             require(f"rate_scales.{module} of the optimiser", scale, at_least=0)
         require("clip of the optimiser", clip, at_least=1e-6)
         require("epsilon of the optimiser", epsilon, at_least=MIN_EPSILON)
@@ -52,12 +53,12 @@ class Adam(FlatOptimizer):
         self._value_clip = value_clip
         self._clip, self._epsilon, self._weight_decay = clip, epsilon, weight_decay
         self._mean_decay, self._square_decay = mean_decay, square_decay
-        self._rate_scales = [(self._piece_of(module), scale) for module, scale in (rate_scales or {}).items()]
+        self._rate_scales = [(self._piece_of(module), scale) for module, scale in scales.items()]
 
     def _piece_of(self, module: str) -> Piece:
         """Where the parameters of a module lie, one behind the other; the gaps between them are zero and stay so."""
         places = zip(self._names, self._layout.pieces, strict=True)
-        found = [piece for name, piece in places if name.partition(".")[0] == module]
+        found = [piece for name, piece in places if name.startswith(f"{module}.")]
         if not found:
             modules = ", ".join(dict.fromkeys(name.partition(".")[0] for name in self._names))
             raise ReverieError(f"`rate_scales` of the optimiser names {module}, but it moves {modules}.")
@@ -91,3 +92,11 @@ class Adam(FlatOptimizer):
         if self._weight_decay:
             change = torch.add(change, self._weight, alpha=self._weight_decay)
         return Proposal(change=change, mean=mean, square=square)
+
+
+def _by_path(scales: Mapping[str, float | Mapping[str, float]]) -> Iterator[tuple[str, float]]:
+    for module, scale in scales.items():
+        if isinstance(scale, Mapping):
+            yield from ((f"{module}.{part}", share) for part, share in scale.items())
+        else:
+            yield module, scale

@@ -66,6 +66,9 @@ class WorldModelWorkflow(ABC):
     gives_priorities: ClassVar[bool] = False
     """Whether every updating hook that takes a batch says how much its sequences are worth."""
 
+    reads_weights: ClassVar[bool] = False
+    """Whether they let the sequences of a batch count as its ``weight`` says."""
+
     def initialize(self, context: WorkflowContext) -> None:
         """Take the parts from the context. Subclasses extend this; parameters are on their device afterwards."""
         self._context = context

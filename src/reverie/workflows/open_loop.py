@@ -23,7 +23,7 @@ class OpenLoop:
     live: Tensor | None
     """The probability that the episode does not end here by itself, without any discount in it; None as above."""
     discount: float
-    """What a reward one step later is worth to the algorithm."""
+    """What a reward one step later is worth to the algorithm; the mean over rows of tasks that differ in it."""
     latent_error: Tensor | None = None
     """How far each latent is from that of the row's own observation, for algorithms that are trained on it."""
     why_blind: str | None = None

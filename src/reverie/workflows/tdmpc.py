@@ -1,4 +1,4 @@
-"""TD-MPC2: learn a latent model without a decoder, values and a policy in it, and act by planning with all three."""
+"""TD-MPC in both forms: learn a latent model without a decoder, values and a policy in it, and act by planning."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from reverie.components.controllers.return_scale import Scale
 from reverie.components.controllers.target_networks import TargetNetworks
 from reverie.components.controllers.tdmpc import PlanningPolicy, PriorPolicy
 from reverie.components.networks.distributions import Binary
-from reverie.components.networks.latent_encoder import LatentEncoder
+from reverie.components.networks.latent_encoder import Discount, LatentEncoder
 from reverie.components.networks.latent_heads import LatentDynamics, RewardHead, TerminationHead
 from reverie.components.networks.probe_decoder import ProbeDecoder
 from reverie.runtime.compilation import compiled_step, eager_steps
 from reverie.runtime.finite import SKIPPED
-from reverie.types import Batch, Metrics, Phase, Policy, ReverieError, Stateful
+from reverie.types import Batch, Metrics, Phase, Policy, ReverieError, State, Stateful
 from reverie.workflows.base import UpdateResult, WorldModelWorkflow, weighted_sum
 from reverie.workflows.context import WorkflowContext
 from reverie.workflows.open_loop import OpenLoop
@@ -44,6 +44,7 @@ class Tdmpc(WorldModelWorkflow):
 
     min_batch_length: ClassVar[int] = 2
     gives_priorities: ClassVar[bool] = True
+    reads_weights: ClassVar[bool] = True
 
     def __init__(self, config: TdmpcConfig) -> None:
         self._config = config
@@ -64,6 +65,8 @@ class Tdmpc(WorldModelWorkflow):
         self._optimizers = TdmpcOptimizers(context.optimizers, self.modules())
         self._rng: Generator = context.rng.stream("update")
         self._policies: dict[str, Policy] = {}
+        self._discount = self._config.gamma(tasks=self._encoder.tasks, device=context.device)
+        self._updates = torch.zeros((), dtype=torch.int64, device=context.device)
         if self._termination_head.is_learned != self._config.episodic:
             raise ReverieError("`components.termination_head.is_learned` must be what `workflow.episodic` is.")
         refuse_crossing(context.config)
@@ -80,7 +83,8 @@ class Tdmpc(WorldModelWorkflow):
             termination_head=self._termination_head,
             prior=self._prior,
             critic=self._critic,
-            discount=self._config.gamma,
+            discount=self._discount,
+            updates=self._updates,
         )
 
     @property
@@ -90,6 +94,15 @@ class Tdmpc(WorldModelWorkflow):
 
     def optimizers(self) -> Mapping[str, Stateful]:
         return self._optimizers.by_name
+
+    def get_state(self) -> State:
+        state = super().get_state()
+        state["workflow_custom"]["updates"] = self._updates.clone()
+        return state
+
+    def set_state(self, state: State) -> None:
+        super().set_state(state)
+        self._updates.copy_(state["workflow_custom"]["updates"])
 
     def policy(self, controller: str | None) -> Policy:
         name = controller or ("planner" if self._config.plans else "policy")
@@ -110,7 +123,7 @@ class Tdmpc(WorldModelWorkflow):
 
     def update(self, batch: Batch, *, phase: Phase) -> UpdateResult:
         """One step of everything that learns."""
-        seen = Transitions.of(batch, self._prior.vector)
+        seen = Transitions.of(batch, self._prior.vector, self._encoder.action_mask)
         metrics, modelled, _ = self.learn(seen, self._drawn(seen), progress=phase.progress)
         return UpdateResult(metrics=metrics, priorities=modelled.surprise)
 
@@ -125,10 +138,14 @@ class Tdmpc(WorldModelWorkflow):
         total = weighted_sum(modelled.losses, self._config.loss_weights)
         memory = self._optimizers.model.memory()
         moved = self._optimizers.step_model(total, progress=progress)
+        stood = moved.pop(SKIPPED)
+        self._encoder.settle(unless=stood.bool())
+        latents = self._encoder.retold(modelled.latents.detach(), _rows(seen.obs, 0))
         with self._context.precision.applied():  # anew: the critic has moved
-            improved = self.improved(modelled.latents.detach(), noise)
-        moved |= self._optimizers.step_policy(improved.loss, unless=moved.pop(SKIPPED), progress=progress)
+            improved = self.improved(latents, noise, seen.mask)
+        moved |= self._optimizers.step_policy(improved.loss, unless=stood, progress=progress)
         is_skipped = moved[SKIPPED].bool()
+        self._updates += ~is_skipped
         self._optimizers.model.take_back(memory, where=is_skipped)
         self._return_scale.take_back(where=is_skipped)
         self._target.follow(unless=is_skipped)
@@ -138,7 +155,7 @@ class Tdmpc(WorldModelWorkflow):
 
     def update_parts(self, batch: Batch, *, phase: Phase) -> dict[str, Part]:
         """See ``HasParts``."""
-        seen = Transitions.of(batch, self._prior.vector)
+        seen = Transitions.of(batch, self._prior.vector, self._encoder.action_mask)
         noise, precision = self._drawn(seen), self._context.precision
         with precision.applied():
             next_latents, targets = self._targets(seen, noise)
@@ -149,7 +166,7 @@ class Tdmpc(WorldModelWorkflow):
             model=lambda: weighted_sum(
                 self.modelled(seen, next_latents, targets, noise).losses, self._config.loss_weights
             ),
-            policy=lambda: self.improved(modelled.latents.detach(), noise).loss,
+            policy=lambda: self.improved(modelled.latents.detach(), noise, seen.mask).loss,
             probe=None if (probe := self._probe) is None else lambda: probe.loss(seen.obs, modelled),
             follow=lambda: self._target.follow(unless=torch.zeros((), dtype=torch.bool, device=targets.device)),
         )
@@ -172,7 +189,9 @@ class Tdmpc(WorldModelWorkflow):
     def _targets(self, seen: Transitions, noise: UpdateNoise) -> tuple[Tensor, Tensor]:
         """Latents of what came next, and one-step returns with the smaller value of two target critics behind them."""
         obs, shift = _rows(seen.obs, slice(1, None)), _rows(noise.shift, slice(1, None))
-        return self._compiled_targets(obs, shift, seen.reward, seen.is_terminal, noise.target_action, noise.target_pair)
+        discount = self._encoder.discount(self._discount, _rows(seen.obs, 0))
+        drawn = noise.target_action, noise.target_pair
+        return self._compiled_targets(obs, shift, seen.reward, seen.is_terminal, *drawn, discount, seen.mask)
 
     @compiled_step
     def _compiled_targets(
@@ -183,11 +202,14 @@ class Tdmpc(WorldModelWorkflow):
         is_terminal: Tensor,
         noise: Tensor,
         pair: Tensor,
+        discount: Discount,
+        mask: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        latents = self._target.slow("encoder", self._encoder)(obs, shift)
-        action = self._prior(latents, noise).action
-        value = self.target_critic(latents, action, members=pair).mean().amin(0)
-        return latents, reward + self._config.gamma * (1 - is_terminal) * value
+        slow = self._target.slow("encoder", self._encoder)
+        latents = slow(obs, shift)
+        known = latents if slow is self._encoder else self._encoder(obs, shift)
+        value = self.target_critic(known, self._prior(known, noise, mask).action, members=pair).mean().amin(0)
+        return latents, reward + discount * (1 - is_terminal) * value
 
     @torch.no_grad()
     @eager_steps()  # episodes have many lengths
@@ -205,7 +227,8 @@ class Tdmpc(WorldModelWorkflow):
         """A rollout from the first observation along the actions, and all losses of the model."""
         obs, shift = _rows(seen.obs, 0), _rows(noise.shift, 0)
         fields = self._rolled_out(
-            obs, shift, seen.action, seen.reward, seen.is_terminal, next_latents, targets, noise.model_keep
+            *(obs, shift, seen.action, seen.reward, seen.is_terminal, next_latents, targets),
+            *(noise.model_keep, seen.weight),
         )
         return Modelled(next_latents=next_latents, targets=targets, **fields)
 
@@ -220,37 +243,44 @@ class Tdmpc(WorldModelWorkflow):
         next_latents: Tensor,
         targets: Tensor,
         keep: Tensor | None,
+        weight: Tensor | None,
     ) -> dict[str, Any]:
         latents = [self._encoder(obs, shift)]
         for step in action:
             latents.append(self._dynamics(latents[-1], step))
         led_to = torch.stack(latents)
         starts, arrived = led_to[:-1], led_to[1:]
-        consistency = (arrived - next_latents).square().mean((1, 2))
+        missed = (arrived - next_latents)[..., : self._encoder.latent_dim]
         rewards = self._reward_head(starts, action).loss(reward)
-        values = self._critic(starts, action, keep=keep).loss(targets.expand(self._critic.members, -1, -1))
+        predicted = self._critic(starts, action, keep=keep)
+        values = predicted.loss(targets.expand(self._critic.members, -1, -1))
         logit = self._termination_head.logit(arrived) if self._config.episodic else None
         losses = {
-            "consistency": self._discounted(consistency),
-            "reward": self._discounted(rewards.mean(1)),
-            "value": self._discounted(values.mean((0, 2))),
-            "termination": consistency.new_zeros(()) if logit is None else Binary(logit).loss(is_terminal).mean(),
+            "consistency": self._discounted(missed.square().mean(2)),
+            "reward": self._discounted(rewards),
+            "value": self._discounted(values.mean(0)),
+            "termination": torch.zeros_like(reward[0]) if logit is None else Binary(logit).loss(is_terminal).mean(0),
         }
-        surprise = rewards.detach().mean(0) + values.detach().mean((0, 1))
+        losses = {name: _mean(one, weight) for name, one in losses.items()}
+        if self._config.priority == "value_errors":
+            errors = (predicted.mean().detach() - targets).abs().sum(0)
+            surprise = len(errors) * self._discounted(errors)
+        else:
+            surprise = rewards.detach().mean(0) + values.detach().mean((0, 1))
         return {"latents": led_to, "losses": losses, "surprise": surprise, "end_logit": logit}
 
-    def improved(self, latents: Tensor, noise: UpdateNoise) -> Improved:
+    def improved(self, latents: Tensor, noise: UpdateNoise, mask: Tensor | None = None) -> Improved:
         """The policy's loss on latents that have no gradient."""
-        return Improved(
-            **self._compiled_improvement(latents, noise.policy_action, noise.policy_pair, noise.policy_keep)
-        )
+        drawn = noise.policy_action, noise.policy_pair, noise.policy_keep
+        return Improved(**self._compiled_improvement(latents, *drawn, mask))
 
     @compiled_step
     def _compiled_improvement(
-        self, latents: Tensor, drawn: Tensor, pair: Tensor, keep: Tensor | None
+        self, latents: Tensor, drawn: Tensor, pair: Tensor, keep: Tensor | None, mask: Tensor | None
     ) -> dict[str, Tensor]:
-        draw = self._prior(latents, drawn)
-        value = self._critic(latents, draw.action, members=pair, is_frozen=True, keep=keep).mean().mean(0)
+        draw = self._prior(latents, drawn, mask)
+        values = self._critic(latents, draw.action, members=pair, is_frozen=True, keep=keep).mean()
+        value = self._critic.believed(values)
         scale = self._return_scale.update(value[0].detach())
         gain = (self._config.entropy_scale * draw.bonus + value / scale).mean(1)
         return {
@@ -280,6 +310,10 @@ class Tdmpc(WorldModelWorkflow):
         if modelled.end_logit is not None:
             metrics |= end_statistics(modelled.end_logit[-1].detach().sigmoid(), seen.is_terminal[-1])
         return metrics
+
+
+def _mean(per_sequence: Tensor, weight: Tensor | None) -> Tensor:
+    return (per_sequence if weight is None else per_sequence * weight).mean()
 
 
 def _rows(tensors: Mapping[str, Tensor], rows: slice | int) -> dict[str, Tensor]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
 
 from reverie.types import ReverieError, require
 
@@ -33,8 +36,10 @@ class Discount:
 class TdmpcConfig:
     loss_weights: Mapping[str, float]
     """One weight per loss of the model."""
-    episode_length: int
-    """Of the task, in agent steps, from which gamma follows; of one without a limit, about how long episodes are."""
+    episode_length: int | tuple[int, ...]
+    """Of the task, in agent steps, from which gamma follows; of one without a limit, about how long episodes are. Of
+    several tasks one for all of them, or a list in their order.
+    """
     discount: Discount = field(default_factory=Discount)
     episodic: bool = False
     """Whether episodes can end before their time, so that ends are learned, and nothing is expected after them."""
@@ -43,9 +48,14 @@ class TdmpcConfig:
     entropy_scale: float = 1e-4
     plans: bool = True
     """Whether the agent acts by planning, or by its learned policy alone."""
+    priority: Literal["losses", "value_errors"] = "losses"
+    """What a sequence is worth to the sampler `prioritized`: what rewards and values cost in it, or how far off values
+    are.
+    """
 
     def __post_init__(self) -> None:
-        require("workflow.episode_length", self.episode_length, at_least=1)
+        for length in self.lengths:
+            require("workflow.episode_length", length, at_least=1)
         require("workflow.rho", self.rho, at_least=0, at_most=1)
         require("workflow.entropy_scale", self.entropy_scale, at_least=0)
         if self.loss_weights.keys() != set(LOSSES):
@@ -54,8 +64,19 @@ class TdmpcConfig:
             )
 
     @property
-    def gamma(self) -> float:
-        return self.discount.of(self.episode_length)
+    def lengths(self) -> tuple[int, ...]:
+        return (self.episode_length,) if isinstance(self.episode_length, int) else self.episode_length
+
+    def gamma(self, *, tasks: int, device: torch.device) -> float | Tensor:
+        """One number, or that of each task where ``episode_length`` is a list."""
+        if isinstance(self.episode_length, int):
+            return self.discount.of(self.episode_length)
+        if len(self.episode_length) != tasks:
+            raise ReverieError(
+                f"`workflow.episode_length` must be one length or one for each task: there are {tasks} tasks and "
+                f"{len(self.episode_length)} lengths."
+            )
+        return torch.tensor([self.discount.of(length) for length in self.episode_length], device=device)
 
 
 def refuse_crossing(config: Mapping[str, Any]) -> None:

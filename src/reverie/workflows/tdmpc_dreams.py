@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from reverie.components.controllers.latent_model import LatentModel
 from reverie.components.controllers.mppi import Mppi, Plan, PlanStep, actions_at
-from reverie.components.networks.latent_encoder import LatentEncoder
+from reverie.components.networks.latent_encoder import Discount, LatentEncoder
 from reverie.components.networks.probe_decoder import ProbeDecoder
 from reverie.types import Batch
 from reverie.workflows.dreamer_open_loop import predicted_obs
@@ -44,7 +44,7 @@ class TdmpcDreams:
             reward=torch.stack(rewards, 1),
             real_reward=batch.reward,
             live=self._live(led_to),
-            discount=self._model.discount,
+            discount=_number(self._encoder.discount(self._model.discount, batch.obs)),
             latent_error=(led_to - encoded).square().mean(-1),
             why_blind=None if self._probe else _WHY_BLIND,
         )
@@ -56,7 +56,8 @@ class TdmpcDreams:
             return None
         encoded = self._latents(episode)[0]
         row = torch.linspace(0, last, min(moments, last + 1), device=encoded.device).round().long()
-        found = self._planned(encoded, row)
+        model = self._model.about(self._encoder, {key: value[0, :1] for key, value in episode.obs.items()})
+        found = self._planned(model, encoded, row)
         rank = torch.linspace(0, found.elite_index.shape[1] - 1, shown, device=row.device).round().long().unique()
         latents, reward = self._led_to(encoded[row], actions_at(found.actions, found.elite_index[:, rank]))
         return Plans(
@@ -66,24 +67,26 @@ class TdmpcDreams:
             reward=reward,
             real_reward=episode.reward[0],
             worth=found.elite_returns[:, rank],
-            discount=self._model.discount,
+            discount=_number(model.discount),
         )
 
-    def _planned(self, encoded_TD: Tensor, row_M: Tensor) -> PlanStep:
+    def _planned(self, model: LatentModel, encoded_TD: Tensor, row_M: Tensor) -> PlanStep:
         """The last round of planning. As in acting, a plan begins with that of the row before: here from as many rows
         back as a plan is long.
         """
         rng = Generator(encoded_TD.device).manual_seed(_NOISE_SEED)
         mean = torch.zeros(self._planner.horizon, len(row_M), self._model.prior.action_dim, device=encoded_TD.device)
         for back in range(self._planner.horizon, 0, -1):
-            mean = self._plan(encoded_TD, row_M - back, mean, rng).mean
-        return self._plan(encoded_TD, row_M, mean, rng).steps[-1]
+            mean = self._plan(model, encoded_TD, row_M - back, mean, rng).mean
+        return self._plan(model, encoded_TD, row_M, mean, rng).steps[-1]
 
-    def _plan(self, encoded_TD: Tensor, row_M: Tensor, previous_mean: Tensor, rng: Generator) -> Plan:
+    def _plan(
+        self, model: LatentModel, encoded_TD: Tensor, row_M: Tensor, previous_mean: Tensor, rng: Generator
+    ) -> Plan:
         """For all rows at once. Where the episode begins there was no plan before."""
         previous = previous_mean.masked_fill((row_M <= 0).view(1, -1, 1), 0.0)
-        noise = self._planner.noise(len(row_M), self._model, rng, is_greedy=True)
-        return self._planner(self._model, encoded_TD[row_M.clamp(min=0)], previous, noise)
+        noise = self._planner.noise(len(row_M), model, rng, is_greedy=True)
+        return self._planner(model, encoded_TD[row_M.clamp(min=0)], previous, noise)
 
     def _latents(self, batch: Batch) -> Tensor:
         shape = batch.reward.shape
@@ -112,3 +115,8 @@ class TdmpcDreams:
         rows = {key: value[0, :1].expand(lead.numel(), *value.shape[2:]) for key, value in like.items()}
         found = predicted_obs(self._probe(latents.flatten(0, -2)), rows)
         return {key: value.unflatten(0, lead) for key, value in found.items()}
+
+
+def _number(discount: Discount) -> float:
+    """Where tasks differ, their mean."""
+    return float(discount.mean()) if isinstance(discount, Tensor) else discount

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -22,13 +22,28 @@ class Transitions:
     """[H, B]."""
     is_terminal: Tensor
     """[H, B], as numbers."""
+    mask: Tensor | None = None
+    """[B, A]: 0 for the parts of an action that the task of a sequence does not read."""
+    weight: Tensor | None = None
+    """[B]: what a sequence counts, where some are drawn more often than others."""
 
     @classmethod
-    def of(cls, batch: Batch, vector: Callable[[Tensor], Tensor]) -> Transitions:
-        """Rows hold what arrived with their observation, which the transition before them led to."""
+    def of(
+        cls,
+        batch: Batch,
+        vector: Callable[[Tensor], Tensor],
+        action_mask: Callable[[Mapping[str, Tensor]], Tensor | None],
+    ) -> Transitions:
+        """Rows hold what arrived with their observation, which the transition before them led to. An episode, and so a
+        sequence, plays one task.
+        """
+        mask = action_mask({key: value[:, 0] for key, value in batch.obs.items()})
+        action = vector(batch.action[:, :-1]).transpose(0, 1)
         return cls(
+            mask=mask,
+            weight=batch.weight,
             obs={key: value.transpose(0, 1) for key, value in batch.obs.items()},
-            action=vector(batch.action[:, :-1]).transpose(0, 1),
+            action=action if mask is None else action * mask,
             reward=batch.reward[:, 1:].t(),
             is_terminal=batch.is_terminal[:, 1:].t().float(),
         )

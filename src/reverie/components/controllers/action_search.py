@@ -37,6 +37,12 @@ class ActionSearch(ABC):
     @abstractmethod
     def learned(self, elites_HNEA: Tensor, score_NE: Tensor) -> Belief: ...
 
+    def settled(self, before: Belief, learned: Belief, updates: Tensor) -> Belief:
+        """What an iteration leaves of what was believed ``before`` it and what it ``learned``, in an agent of as many
+        updates.
+        """
+        return learned
+
     @abstractmethod
     def final(self, belief: Belief, action_NA: Tensor, noise_NA: Tensor | None) -> Tensor:
         """The action that is taken, from the first one of the chosen plan. Without noise in evaluations."""

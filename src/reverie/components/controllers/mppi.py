@@ -10,6 +10,7 @@ from torch import Generator, Tensor
 
 from reverie.components.controllers.action_search import ActionSearch, Belief
 from reverie.components.controllers.latent_model import LatentModel
+from reverie.components.controllers.schedules import LinearSchedule
 from reverie.runtime.compilation import compiled_step
 from reverie.types import ReverieError, require
 
@@ -61,13 +62,17 @@ class Plan:
 
 
 class Mppi:
-    """A planner for N environments at once, each with a plan of its own. ``search`` says how actions are drawn."""
+    """A planner for N environments at once, each with a plan of its own. ``search`` says how actions are drawn.
+
+    With a ``horizon_schedule`` plans are shorter than ``horizon`` at first: further steps are drawn and count nothing.
+    """
 
     def __init__(
         self,
         *,
         search: ActionSearch,
         horizon: int = 3,
+        horizon_schedule: LinearSchedule | None = None,
         iterations: int = 6,
         more_iterations: int = 2,
         samples: int = 512,
@@ -83,6 +88,10 @@ class Mppi:
         if not 1 <= elites <= samples:
             raise ReverieError(f"the planner's elites must be from 1 to its samples ({samples}), got {elites}.")
         self.horizon, self._search, self._temperature = horizon, search, temperature
+        if horizon_schedule is not None:
+            require("start of the horizon_schedule", horizon_schedule.start, at_least=1, at_most=horizon)
+            require("end of the horizon_schedule", horizon_schedule.end, at_least=1, at_most=horizon)
+        self._horizon_schedule = horizon_schedule
         self._iterations, self._more_iterations = iterations, more_iterations
         self._samples, self._proposals, self._elites = samples, proposals, elites
 
@@ -103,7 +112,7 @@ class Mppi:
     def __call__(self, model: LatentModel, latent: Tensor, previous_mean: Tensor, noise: PlanNoise) -> Plan:
         """Plans for latents [N, D]. ``previous_mean`` [H, N, A] is that of the last plans, zero where there is none."""
         belief = self._search.begin(torch.cat([previous_mean[1:], torch.zeros_like(previous_mean[:1])]))
-        begun, steps = belief, []
+        begun, steps, model = belief, [], model.for_plans(self._counted(model.updates))
         proposed = _proposed(model, latent, noise.proposed) if noise.proposed.shape[2] else None
         for drawn, last_action, pair in zip(noise.drawn, noise.last_action, noise.pairs, strict=True):
             step = _improved(self, model, latent, proposed, belief, drawn, last_action, pair)
@@ -132,12 +141,20 @@ class Mppi:
         actions = self._search.drawn(belief, drawn)
         if proposed is not None:
             actions = torch.cat([proposed, actions], 2)
+        actions = model.played(actions)
         returns = model.returns(latent, actions, last_action, pair).nan_to_num(0.0)
         elite_returns, index = returns.topk(min(self._elites, returns.shape[1]), dim=1)
         score = (self._temperature * (elite_returns - elite_returns[:, :1])).exp()
         score = score / score.sum(1, keepdim=True)
-        learned = self._search.learned(actions_at(actions, index), score)
+        learned = self._search.settled(belief, self._search.learned(actions_at(actions, index), score), model.updates)
+        learned = Belief(*(model.played(one.unsqueeze(2)).squeeze(2) for one in learned))
         return PlanStep(actions, returns, index, elite_returns, score, learned.mean, learned.std)
+
+    def _counted(self, updates: Tensor) -> Tensor | None:
+        """[H]: whether a step of a plan counts by now; None where all do."""
+        if self._horizon_schedule is None:
+            return None
+        return torch.arange(self.horizon, device=updates.device) < self._horizon_schedule(updates).floor()
 
     def _chosen(self, last: PlanStep, choice: Tensor) -> tuple[Tensor, Tensor]:
         """Which elite is followed, drawn by its score, and its first action."""

@@ -41,7 +41,8 @@ class PolicyPrior(nn.Module, ABC):
         """What actions for latents of this leading shape are drawn with [..., noise_dim]."""
 
     @abstractmethod
-    def forward(self, latent: Tensor, noise: Tensor) -> PriorDraw: ...
+    def forward(self, latent: Tensor, noise: Tensor, mask: Tensor | None = None) -> PriorDraw:
+        """Where ``mask`` [..., A] is 0 the task does not read the action: it is 0 there, and counts nowhere."""
 
     @abstractmethod
     def vector(self, action: Tensor) -> Tensor:
@@ -69,11 +70,7 @@ class GaussianPrior(PolicyPrior):
         max_log_std: float = 2.0,
     ) -> None:
         super().__init__()
-        if space.is_discrete or len(space.shape) != 1:
-            raise ReverieError(
-                f"the policy GaussianPrior needs actions that are vectors of numbers, but the task's are "
-                f"{'discrete' if space.is_discrete else f'of shape {space.shape}'}: choose another task or algorithm."
-            )
+        require_numbers(type(self).__name__, space)
         require("max_log_std of the policy", max_log_std, at_least=min_log_std)
         self.action_dim = self.noise_dim = space.dim
         self._min_log_std, self._span = min_log_std, max_log_std - min_log_std
@@ -82,11 +79,14 @@ class GaussianPrior(PolicyPrior):
     def noise(self, shape: Sequence[int], rng: Generator) -> Tensor:
         return torch.randn(*shape, self.noise_dim, device=rng.device, generator=rng)
 
-    def forward(self, latent: Tensor, noise: Tensor) -> PriorDraw:
+    def forward(self, latent: Tensor, noise: Tensor, mask: Tensor | None = None) -> PriorDraw:
         mean, raw = self.network(latent).float().chunk(2, -1)
         log_std = bounded_log_std(raw, low=self._min_log_std, span=self._span)
-        action, gaussian, squashed = squashed_draw(mean, log_std, noise)
-        bonus = -squashed * (gaussian * self.action_dim / (squashed + 1e-8))
+        dims: int | Tensor = self.action_dim
+        if mask is not None:
+            mean, log_std, noise, dims = mean * mask, log_std * mask, noise * mask, mask.sum(-1)
+        action, gaussian, squashed = squashed_draw(mean, log_std, noise, mask)
+        bonus = -squashed * (gaussian * dims / (squashed + 1e-8))
         return PriorDraw(action, mean.tanh(), -squashed, bonus, log_std)
 
     def vector(self, action: Tensor) -> Tensor:
@@ -96,13 +96,27 @@ class GaussianPrior(PolicyPrior):
         return vector
 
 
+def require_numbers(policy: str, space: Space) -> None:
+    """Refuse a task whose actions are no vectors of numbers."""
+    if space.is_discrete or len(space.shape) != 1:
+        raise ReverieError(
+            f"the policy {policy} needs actions that are vectors of numbers, but the task's are "
+            f"{'discrete' if space.is_discrete else f'of shape {space.shape}'}: choose another task or algorithm."
+        )
+
+
 def bounded_log_std(raw: Tensor, *, low: float, span: float) -> Tensor:
     return low + 0.5 * span * (raw.tanh() + 1)
 
 
-def squashed_draw(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """tanh(mean + std * noise), and its log-probability before and behind the tanh."""
+def squashed_draw(
+    mean: Tensor, log_std: Tensor, noise: Tensor, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """tanh(mean + std * noise), and its log-probability before and behind the tanh, of the dimensions in ``mask``."""
     action = (mean + noise * log_std.exp()).tanh()
-    gaussian = (-0.5 * noise.square() - log_std - _HALF_LOG_TWO_PI).sum(-1)
-    correction = (F.relu(1 - action.square()) + 1e-6).log().sum(-1)
-    return action, gaussian, gaussian - correction
+    gaussian = -0.5 * noise.square() - log_std - _HALF_LOG_TWO_PI
+    correction = (F.relu(1 - action.square()) + 1e-6).log()
+    if mask is not None:
+        gaussian, correction = gaussian * mask, correction * mask
+    gaussian = gaussian.sum(-1)
+    return action, gaussian, gaussian - correction.sum(-1)

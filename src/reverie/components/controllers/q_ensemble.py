@@ -7,18 +7,27 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Generator, Tensor, nn
 
-from reverie.components.networks.normed import NormedEnsemble
+from reverie.components.networks.normed import Ensemble
 from reverie.components.networks.numbers import NumberForm, PredictedNumber
 
 
 class QEnsemble(nn.Module):
-    """``network`` makes an ensemble of (inputs, outputs); each member predicts a number in the given ``form``."""
+    """``network`` makes an ensemble of (inputs, outputs); each member predicts a number in the given ``form``.
+
+    Plans and the policy go by the mean of two members, or, where ``is_cautious``, by the smaller value, as targets do.
+    """
 
     def __init__(
-        self, *, latent_dim: int, action_dim: int, form: NumberForm, network: Callable[..., NormedEnsemble]
+        self,
+        *,
+        latent_dim: int,
+        action_dim: int,
+        form: NumberForm,
+        network: Callable[..., Ensemble],
+        is_cautious: bool = False,
     ) -> None:
         super().__init__()
-        self.form = form
+        self.form, self._is_cautious = form, is_cautious
         self.network = network(latent_dim + action_dim, form.width)
 
     @property
@@ -28,6 +37,10 @@ class QEnsemble(nn.Module):
     def pairs(self, shape: Sequence[int], rng: Generator) -> Tensor:
         """[..., 2]: two different members each, drawn on the device."""
         return torch.rand(*shape, self.members, device=rng.device, generator=rng).topk(2).indices
+
+    def believed(self, values: Tensor) -> Tensor:
+        """What plans and the policy make of the values [2, ...] of two members."""
+        return values.amin(0) if self._is_cautious else values.mean(0)
 
     def drawn_dropout(self, inputs: int, rng: Generator, *, members: int) -> Tensor | None:
         return self.network.drawn_dropout(inputs, rng, members=members)

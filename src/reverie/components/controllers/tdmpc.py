@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
@@ -16,6 +17,9 @@ from reverie.types import Carry, Mode, Observation
 
 class PlanningPolicy:
     """Plans anew at every step. What it remembers of each environment is the mean of the plan before."""
+
+    can_lag: ClassVar[bool] = False
+    """Schedules count updates where they are made, and not in a copy."""
 
     def __init__(
         self,
@@ -40,8 +44,9 @@ class PlanningPolicy:
         noise = self._planner.noise(num_envs, self._model, rng, is_greedy=mode == "eval")
         shift = self._encoder.shift((num_envs,), rng)
         previous = carry["mean"].masked_fill(obs.is_first.view(-1, 1, 1), 0.0).transpose(0, 1)
+        model = self._model.about(self._encoder, obs.obs)
         with self._precision.applied():
-            plan = self._planner(self._model, self._encoder(obs.obs, shift), previous, noise)
+            plan = self._planner(model, self._encoder(obs.obs, shift), previous, noise)
         action = torch.nan_to_num(plan.action, nan=0.0)  # an observation that is no number has no plan
         carry = {"mean": torch.nan_to_num(plan.mean, nan=0.0).transpose(0, 1).contiguous()}
         return carry, self._model.prior.native(action), {}
@@ -68,6 +73,6 @@ class PriorPolicy:
         rng, prior, shape = self._rngs[mode], self._model.prior, (len(obs.is_first),)
         noise, shift = prior.noise(shape, rng), self._encoder.shift(shape, rng)
         with self._precision.applied():
-            draw = prior(self._encoder(obs.obs, shift), noise)
+            draw = prior(self._encoder(obs.obs, shift), noise, self._encoder.action_mask(obs.obs))
         action = draw.mode if mode == "eval" else draw.action
         return carry, prior.native(torch.nan_to_num(action, nan=0.0)), {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Generator, Tensor, nn
@@ -16,6 +16,8 @@ from reverie.types import ReverieError, Space, require
 
 Shift = dict[str, Tensor]
 """For each picture that is shifted: how far down and right [..., 2], from 0 to twice the margin."""
+Discount: TypeAlias = "float | Tensor"
+"""One for everything, or of each task or sequence its own."""
 
 
 class LatentPart(Protocol):
@@ -33,6 +35,8 @@ class LatentEncoder(nn.Module):
 
     A task with both has the mean of both: a mean of two SimNorms keeps every group's sum.
     """
+
+    tasks: int = 1
 
     def __init__(
         self,
@@ -60,6 +64,21 @@ class LatentEncoder(nn.Module):
     def no_shift(self, shape: Sequence[int], device: torch.device) -> Shift:
         """What leaves observations where they are; nothing is drawn."""
         return self.images.no_shift(shape, device) if self.images is not None else {}
+
+    def action_mask(self, obs: Mapping[str, Tensor]) -> Tensor | None:
+        """[..., A]: 0 for the parts of an action that the task of ``obs`` does not read. None: it reads all."""
+        return None
+
+    def discount(self, discount: Discount, obs: Mapping[str, Tensor]) -> Discount:
+        """That of the task of each of these observations."""
+        return discount
+
+    def retold(self, latent: Tensor, obs: Mapping[str, Tensor]) -> Tensor:
+        """Latents of an update ago, with what is known by now of the task that these observations belong to."""
+        return latent
+
+    def settle(self, *, unless: Tensor) -> None:
+        """What must hold of the weights after each update, is made to."""
 
     def forward(self, obs: Mapping[str, Tensor], shift: Shift) -> Tensor:
         parts = [part(obs, shift) for part in (self.vectors, self.images) if part is not None]

@@ -12,14 +12,21 @@ from reverie.components.networks.numbers import NumberForm, PredictedNumber
 
 
 class LatentDynamics(nn.Module):
-    """The next latent. ``network`` makes a module of (inputs, outputs)."""
+    """The next latent. ``network`` makes a module of (inputs, outputs).
 
-    def __init__(self, *, latent_dim: int, action_dim: int, network: Callable[..., nn.Module]) -> None:
+    The last ``task_dim`` numbers of a latent say which task is played: no action changes them.
+    """
+
+    def __init__(
+        self, *, latent_dim: int, action_dim: int, network: Callable[..., nn.Module], task_dim: int = 0
+    ) -> None:
         super().__init__()
-        self.network = network(latent_dim + action_dim, latent_dim)
+        self._task_dim = task_dim
+        self.network = network(latent_dim + action_dim, latent_dim - task_dim)
 
     def forward(self, latent: Tensor, action: Tensor) -> Tensor:
-        return self.network(torch.cat([latent, action], -1)).float()
+        moved = self.network(torch.cat([latent, action], -1)).float()
+        return torch.cat([moved, latent[..., -self._task_dim :]], -1) if self._task_dim else moved
 
 
 class RewardHead(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -136,6 +137,24 @@ class NormedLinears(nn.Module):
         return mish(torch.addcmul(used(self.ln["bias"]).unsqueeze(1), normed, used(self.ln["weight"]).unsqueeze(1)))
 
 
+class Ensemble(Protocol):
+    """``members`` networks that read the same input."""
+
+    members: int
+
+    def __call__(
+        self, x: Tensor, /, *, members: Tensor | None = None, is_frozen: bool = False, keep: Tensor | None = None
+    ) -> Tensor:
+        """[..., in] -> [members, ..., out]. ``members`` asks those only; ``is_frozen`` leaves no gradient in the
+        parameters; ``keep`` comes from ``drawn_dropout`` for as many inputs.
+        """
+        ...
+
+    def drawn_dropout(self, inputs: int, rng: torch.Generator, *, members: int) -> Tensor | None:
+        """What the first layer's outputs are multiplied with; None without dropout."""
+        ...
+
+
 class NormedEnsemble(nn.ModuleList):
     """``members`` networks like ``NormedMlp`` that read the same input, with dropout behind their first linear layer.
 
@@ -157,7 +176,6 @@ class NormedEnsemble(nn.ModuleList):
     def forward(
         self, x: Tensor, *, members: Tensor | None = None, is_frozen: bool = False, keep: Tensor | None = None
     ) -> Tensor:
-        """[..., in] -> [members, ..., out]. ``keep`` comes from ``drawn_dropout`` for as many inputs."""
         count = self.members if members is None else len(members)
         y = x.flatten(0, -2).unsqueeze(0).expand(count, -1, -1)
         for index, layer in enumerate(self):
@@ -165,7 +183,6 @@ class NormedEnsemble(nn.ModuleList):
         return y.unflatten(1, x.shape[:-1])
 
     def drawn_dropout(self, inputs: int, rng: torch.Generator, *, members: int) -> Tensor | None:
-        """What the first layer's outputs are multiplied with; None without dropout."""
         if not self._dropout:
             return None
         drawn = torch.rand(members, inputs, self._units, device=rng.device, generator=rng)
