@@ -1,4 +1,6 @@
-"""TD-MPC2 learns a small continuous task, scored by its last evaluation against random actions and the best return."""
+"""TD-MPC2 learns a small continuous and a small discrete task, scored by its last evaluation against random actions and
+the best return.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,22 @@ from short_runs import learned_return, random_return
 
 from reverie.environments.builtin import BEST_RETURN
 
-TASK = "task=builtin_continuous"
-SMALL = (
-    *("experiment=tdmpc_pendulum", TASK, "environment.num_envs=16", "workflow.episode_length=20"),
-    *("training.total_timesteps=1600", "training.prefill_steps=320", "training.train_ratio=32"),
-)
+CONTINUOUS, DISCRETE = "task=builtin_continuous", "task=builtin_discrete"
+SHORT = ("environment.num_envs=16", "workflow.episode_length=20", "training.prefill_steps=320")
 
 
 def test_planning_with_a_learned_model(tmp_path: Path) -> None:
     """Nine tenths of the way from random actions to the best there is: planning is at home here."""
-    learned = learned_return(tmp_path / "tdmpc", *SMALL)
-    chance, best = random_return(tmp_path / "chance", TASK), BEST_RETURN["builtin_continuous"]
+    small = ("experiment=tdmpc_pendulum", "training.total_timesteps=1600", "training.train_ratio=32")
+    learned = learned_return(tmp_path / "tdmpc", CONTINUOUS, *SHORT, *small)
+    chance, best = random_return(tmp_path / "chance", CONTINUOUS), BEST_RETURN["builtin_continuous"]
+    assert chance < 0.3 * best
+    assert learned > chance + 0.75 * (best - chance)
+
+
+def test_planning_with_discrete_actions(tmp_path: Path) -> None:
+    small = ("experiment=tdmpc_cartpole", "training.total_timesteps=1600", "training.train_ratio=32")
+    learned = learned_return(tmp_path / "tdmpc", DISCRETE, *SHORT, *small, "training.batch_size=32")
+    chance, best = random_return(tmp_path / "chance", DISCRETE), BEST_RETURN["builtin_discrete"]
     assert chance < 0.3 * best
     assert learned > chance + 0.75 * (best - chance)

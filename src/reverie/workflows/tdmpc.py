@@ -177,8 +177,12 @@ class Tdmpc(WorldModelWorkflow):
         pair: Tensor,
     ) -> tuple[Tensor, Tensor]:
         latents = self._target.slow("encoder", self._encoder)(obs, shift)
-        action = self._prior(latents, noise).action
-        value = self.target_critic(latents, action, members=pair).mean().amin(0)
+        critic = self.target_critic
+        value = self._prior.expectation(
+            latents,
+            self._prior(latents, noise),
+            lambda latent, action: critic(latent, action, members=pair).mean().amin(0),
+        )
         return latents, reward + self._config.gamma * (1 - is_terminal) * value
 
     def modelled(self, seen: Transitions, next_latents: Tensor, targets: Tensor, noise: UpdateNoise) -> Modelled:
@@ -230,7 +234,11 @@ class Tdmpc(WorldModelWorkflow):
         self, latents: Tensor, drawn: Tensor, pair: Tensor, keep: Tensor | None
     ) -> dict[str, Tensor]:
         draw = self._prior(latents, drawn)
-        value = self._critic(latents, draw.action, members=pair, is_frozen=True, keep=keep).mean().mean(0)
+        value = self._prior.expectation(
+            latents,
+            draw,
+            lambda latent, action: self._critic(latent, action, members=pair, is_frozen=True, keep=keep).mean().mean(0),
+        )
         scale = self._return_scale.update(value[0].detach())
         gain = (self._config.entropy_scale * draw.bonus + value / scale).mean(1)
         return {

@@ -24,10 +24,15 @@ class PriorDraw(NamedTuple):
     mode: Tensor
     """[..., A]: without noise."""
     entropy: Tensor
-    """[...]: minus the log-probability of what was drawn."""
+    """[...]: of the policy; where it has no formula, minus the log-probability of what was drawn."""
     bonus: Tensor
     """[...]: what the policy's loss rewards of it."""
-    log_std: Tensor
+    spread: Tensor
+    """[..., A]: log-deviations of numbers, probabilities of classes."""
+
+
+Valued = Callable[[Tensor, Tensor], Tensor]
+"""Latents [..., D] and actions [..., A] in, a value of each [...] out."""
 
 
 class PolicyPrior(nn.Module, ABC):
@@ -42,6 +47,13 @@ class PolicyPrior(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, latent: Tensor, noise: Tensor) -> PriorDraw: ...
+
+    def expectation(self, latent: Tensor, draw: PriorDraw, value: Valued) -> Tensor:
+        """[...]: what the policy's action is worth, by the one that was drawn where there is no better way.
+
+        Its gradient is that by which the policy is improved.
+        """
+        return value(latent, draw.action)
 
     @abstractmethod
     def vector(self, action: Tensor) -> Tensor:

@@ -1,0 +1,31 @@
+"""Parts of TD-MPC that follow the task's actions by themselves: numbers or classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from reverie.components.controllers.action_search import ActionSearch
+from reverie.components.controllers.policy_prior import PolicyPrior
+from reverie.types import Space
+
+
+def prior_for(
+    *,
+    space: Space,
+    latent_dim: int,
+    network: Callable[..., nn.Module],
+    continuous: Callable[..., PolicyPrior],
+    discrete: Callable[..., PolicyPrior],
+) -> PolicyPrior:
+    """The policy for actions of this kind; the other one is never made."""
+    made = discrete if space.is_discrete else continuous
+    return made(space=space, latent_dim=latent_dim, network=network)
+
+
+def search_for(
+    *, space: Space, continuous: Callable[..., ActionSearch], discrete: Callable[..., ActionSearch]
+) -> ActionSearch:
+    """How plans of such actions are searched."""
+    return discrete(space=space) if space.is_discrete else continuous()
