@@ -310,3 +310,5 @@ def test_refusals() -> None:
         small_tdmpc("controller.planner.search.discrete.fresh_share=0.01", spaces=CLASSES)
     with pytest.raises(ReverieError, match=r"controller\.policy\.discrete\.min_log_std"):
         small_tdmpc("+controller.policy.discrete.min_log_std=1", spaces=CLASSES)
+    with pytest.raises(ReverieError, match=r"`controller\.policy\.latent_dim` must be an integer"):
+        small_tdmpc("controller.policy.latent_dim=wide", spaces=CLASSES)

@@ -1,4 +1,7 @@
-"""Parts of TD-MPC that follow the task's actions by themselves: numbers or classes."""
+"""Parts of TD-MPC that follow the task's actions by themselves: numbers or classes.
+
+Calling these classes gives the part that fits, as calling ``pathlib.Path`` gives the path of this system.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,26 @@ from reverie.components.controllers.policy_prior import PolicyPrior
 from reverie.types import Space
 
 
-def prior_for(
-    *,
-    space: Space,
-    latent_dim: int,
-    network: Callable[..., nn.Module],
-    continuous: Callable[..., PolicyPrior],
-    discrete: Callable[..., PolicyPrior],
-) -> PolicyPrior:
+class FittingPrior:
     """The policy for actions of this kind; the other one is never made."""
-    made = discrete if space.is_discrete else continuous
-    return made(space=space, latent_dim=latent_dim, network=network)
+
+    def __new__(
+        cls,
+        *,
+        space: Space,
+        latent_dim: int,
+        network: Callable[..., nn.Module],
+        continuous: Callable[..., PolicyPrior],
+        discrete: Callable[..., PolicyPrior],
+    ) -> PolicyPrior:
+        made = discrete if space.is_discrete else continuous
+        return made(space=space, latent_dim=latent_dim, network=network)
 
 
-def search_for(
-    *, space: Space, continuous: Callable[..., ActionSearch], discrete: Callable[..., ActionSearch]
-) -> ActionSearch:
+class FittingSearch:
     """How plans of such actions are searched."""
-    return discrete(space=space) if space.is_discrete else continuous()
+
+    def __new__(
+        cls, *, space: Space, continuous: Callable[..., ActionSearch], discrete: Callable[..., ActionSearch]
+    ) -> ActionSearch:
+        return discrete(space=space) if space.is_discrete else continuous()
