@@ -39,7 +39,7 @@ from reverie.orchestration.orchestrator import Orchestrator
 from reverie.orchestration.parts import Parts
 from reverie.orchestration.phases import PhaseSpec, parse_phases
 from reverie.orchestration.recurrence import Recurrence
-from reverie.orchestration.replay_memory import row_bytes
+from reverie.orchestration.replay_memory import agent_bytes, row_bytes
 from reverie.orchestration.update_guard import UpdateGuard
 from reverie.replay_build import buffer_names, keep_replay_with, replay_buffers
 from reverie.runtime.device import RuntimeConfig
@@ -100,6 +100,7 @@ def _assembled_around(
         offline,
         phases=phases_of(config),
         width=row_bytes(workflow.policy(None), spaces, rng, device),
+        agent_bytes=agent_bytes(workflow),
         streams=streams | {EVALUATION_BUFFER: min(evaluation.envs, evaluation.episodes)},
         rng=rng,
         device=device,

@@ -127,10 +127,18 @@ def read_config(run: Path) -> dict[str, Any]:
     try:
         config = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ReverieError(f"cannot read `{file}`: {' '.join(str(error).split())}") from error
+        raise ReverieError(f"cannot read `{file}` ({yaml_words(error)}): restore it from a copy of the run") from error
     if not isinstance(config, dict):
         raise ReverieError(f"`{file}` must hold a mapping of sections, got {shown(config)}")
     return checked_config(config, where=str(file))
+
+
+def yaml_words(error: Exception) -> str:
+    """Where YAML breaks and why, without the drawing."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is None or problem is None:
+        return " ".join(str(error).split())
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
 
 
 def checked_config(config: dict[str, Any], *, where: str) -> dict[str, Any]:
@@ -174,8 +182,8 @@ def refuse_different_config(old: Mapping[Any, Any], new: Mapping[Any, Any], *, w
     if changes:
         raise ReverieError(
             f"`{where}` was started with another config ({'; '.join(changes)}): only durations, logging, pictures, "
-            "checkpoint, runtime and experiment.device may differ on resume, so undo these or start a new run in "
-            "another logdir"
+            "checkpoint, runtime, experiment.device, buffer.device and the path of a dataset may differ on resume, so "
+            "undo these or start a new run in another logdir"
         )
 
 

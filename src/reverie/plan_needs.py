@@ -58,13 +58,10 @@ def _ram(probed: Probed) -> Need:
         "replay": sum(held.values()) * measured.row_bytes.total,
     }
     others = sum(parts.values()) - parts["replay"]
-    return Need(
-        name="RAM",
-        parts=parts,
-        free_bytes=free,
-        remedy=_fewer_rows(held, measured.row_bytes.total, others=others, free=free)
-        or "choose a smaller size=, environment.num_envs or evaluation.envs, or end other programs",
-    )
+    remedies = ["choose a smaller size=, environment.num_envs or evaluation.envs, or end other programs"]
+    if (fewer := _fewer_rows(held, measured.row_bytes.total, others=others, free=free)) is not None:
+        remedies = ["set buffer.device=disk", fewer, "choose a smaller size="]
+    return Need(name="RAM", parts=parts, free_bytes=free, remedy=", or ".join(remedies))
 
 
 def _evaluation_bytes(probed: Probed) -> int:

@@ -25,8 +25,10 @@ from reverie.orchestration.replay_memory import (
     chosen_home,
     collected_rows,
     is_collected,
+    refuse_large_checkpoints,
     refuse_without_disk,
 )
+from reverie.orchestration.run_folder import RunFolder
 from reverie.runtime.rng import RandomStreams
 from reverie.targets import located
 
@@ -40,6 +42,7 @@ def replay_buffers(
     *,
     phases: tuple[PhaseSpec, ...],
     width: RowBytes,
+    agent_bytes: int,
     streams: Mapping[str, int],
     rng: RandomStreams,
     device: torch.device,
@@ -47,11 +50,15 @@ def replay_buffers(
 ) -> tuple[dict[str, Buffer], list[str]]:
     """All buffers of the configuration, and a sentence for each whose home had to be chosen.
 
-    The choice is put into ``config``: a resumed run keeps it. ``streams`` has the number of environments by buffer.
+    The choice is put into ``config``: a resumed run keeps it. ``streams`` has the number of environments by buffer,
+    ``agent_bytes`` is what a checkpoint holds beside replay.
     """
-    checkpoint = section(CheckpointConfig, config.checkpoint, path="checkpoint")
+    copies = section(CheckpointConfig, config.checkpoint, path="checkpoint").keep + 1  # one more while it is written
     folder = Path(plain(config.logdir) or "runs")
+    is_resumed = RunFolder(folder).is_run
     free = Free.now(device, folder)
+    refuse_large_checkpoints(agent_bytes, copies, free, folder)
+    free = free.without("disk", copies * agent_bytes)
     buffers: dict[str, Buffer] = {}
     reasons: list[str] = []
     for name in _smallest_first(config):
@@ -64,11 +71,11 @@ def replay_buffers(
             buffers[name] = make_buffer(config, name, num_streams=streams[name], rng=rng, allow=allow)
             continue
         rows = collected_rows(name, phases, capacity)
-        need = Need(name=name, capacity=capacity, rows=rows, width=width, copies=checkpoint.keep + 1)
-        home = chosen_home(need, asked_home(node, device), free, device)
+        need = Need(name=name, capacity=capacity, rows=rows, width=width, copies=copies)
+        home = chosen_home(need, asked_home(node, device), free, device, is_resumed=is_resumed)
         free = free.without(home.name, need.bytes_in(home.name))
         if home.name != "disk" and any(is_collected(name, phase) for phase in phases):
-            refuse_without_disk(need, free, folder)
+            refuse_without_disk(need, free, folder, is_resumed=is_resumed)
             free = free.without("disk", need.written_bytes)
         if node.get(_HOME_KEY) is not None:
             node[_HOME_KEY] = home.name

@@ -29,13 +29,14 @@ from reverie.configuration import (
     with_overrides,
 )
 from reverie.orchestration.checkpoint import CheckpointConfig, CheckpointManager, Loaded
+from reverie.orchestration.checkpoint_reader import CheckpointReader
 from reverie.orchestration.display import Display, make_display
 from reverie.orchestration.evaluator import EVALUATION_BUFFER, EvaluationConfig, Evaluator
 from reverie.orchestration.logger import METRICS_FILE, LoggingConfig, check_sinks
 from reverie.orchestration.model_review import ModelReview
 from reverie.orchestration.orchestrator import Orchestrator
 from reverie.orchestration.parts import Parts, check_phases
-from reverie.orchestration.report import Summary, closing_commands, final_table, learning_curve
+from reverie.orchestration.report import Summary, closing_commands, final_table, learning_curve, read_metrics
 from reverie.orchestration.run_folder import RunFolder, new_run_folder
 from reverie.replay_build import keep_homes, make_buffer, moved_homes, spread_home
 from reverie.runtime.device import RuntimeConfig, chosen_device, prepare_torch
@@ -172,6 +173,7 @@ def _run_with(parts: Parts, config: DictConfig, path: Path | None, *, experiment
     with folder.locked():
         if folder.is_run:
             stored = read_config(folder.path)
+            _refuse_lost_checkpoints(folder, stored)
             refuse_different_config(stored, plain(config), where=str(folder.path))
             for remark in moved_homes(stored, plain(config)):
                 display.say(remark)
@@ -195,6 +197,25 @@ def _run_with(parts: Parts, config: DictConfig, path: Path | None, *, experiment
         folder.set_status("finished" if code == 0 else "interrupted")
         _report(orchestrator, folder, is_finished=code == 0, has_task=plain(config.task) is not None)
     return code
+
+
+def _refuse_lost_checkpoints(folder: RunFolder, stored: dict[str, Any]) -> None:
+    """A run that must have saved, and of which no checkpoint is there, would begin anew over its own metrics."""
+    if CheckpointReader(folder.path).names():
+        return
+    metrics = folder.path / METRICS_FILE
+    last = (read_metrics(metrics) if metrics.is_file() else [])[-1:]
+    steps, updates = (int(last[0][name]) if last else 0 for name in ("agent_steps", "updates"))
+    every = section(CheckpointConfig, stored["checkpoint"], path="checkpoint")
+    was_due = any(
+        limit is not None and done >= limit
+        for done, limit in ((steps, every.every_steps), (updates, every.every_updates))
+    )
+    if was_due or folder.info()["status"] in ("interrupted", "finished"):
+        raise ReverieError(
+            f"{folder.path} has lost its checkpoints: its metrics reach step {steps:,}, but its folder `checkpoints` "
+            "holds none; put them back, or start a new run in another logdir."
+        )
 
 
 def _refuse_fewer_steps(stored: dict[str, Any], config: DictConfig, run: Path, display: Display) -> None:

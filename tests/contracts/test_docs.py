@@ -25,11 +25,13 @@ from reverie.orchestration.phases import parse_phases
 from reverie.runtime.device import RuntimeConfig
 from reverie.types import Phase, ReverieError
 from reverie.workflows.dreamer import Dreamer
+from reverie.workflows.tdmpc import Tdmpc
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 GUIDE = ROOT / "docs/guides/configuration.md"
 DREAMER = ROOT / "docs/algorithms/dreamer.md"
+TDMPC = ROOT / "docs/algorithms/tdmpc.md"
 SECTION_CLASSES: dict[str, type[Any]] = {
     "experiment": build.ExperimentConfig,
     "evaluation": EvaluationConfig,
@@ -258,6 +260,19 @@ def test_documented_keys_exist(path: Path) -> None:
     assert missing == []
 
 
+def test_documented_keys_of_tdmpc_exist_and_none_is_missing() -> None:
+    config = composed(["experiment=tdmpc_pendulum"])
+    documented = first_cells(TDMPC, "key")
+    assert [key for key in documented if OmegaConf.select(config, key, default=config) is config] == []
+    names = {
+        f"{part}.{key}"
+        for part in ("workflow", "optimizers.model", "controller.planner")
+        for key in OmegaConf.select(config, part)
+    }
+    names -= {"controller.planner.search"}
+    assert {name for name in names if not name.rpartition(".")[2].startswith("_")} <= set(documented)
+
+
 def test_every_general_key_is_documented() -> None:
     config: Any = OmegaConf.to_container(composed([]))
     config = {name: config[name] for name in (*GENERAL_SECTIONS, "runtime")}
@@ -281,7 +296,7 @@ def test_the_table_of_groups_is_complete() -> None:
 
 
 def test_the_table_of_sizes_is_true() -> None:
-    assert sorted(first_cells(GUIDE, "size")) == sorted(options("size"))
+    assert set(first_cells(GUIDE, "size")) == set(options("size"))
     headings = [line for line in GUIDE.read_text().splitlines() if line.startswith("| size |")]
     for heading, rows in zip(headings, tables(GUIDE, "size"), strict=True):
         names = re.findall(r"`(\w+)`", heading)
@@ -321,7 +336,7 @@ def test_the_phases_shown_in_the_guide_parse() -> None:
 
 
 def updated_metrics(*overrides: str) -> set[str]:
-    """The names of what an update of the default experiment says."""
+    """The names of what an update says, of the default experiment unless another is named."""
     config = composed(["size=debug", "buffer.replay.capacity=1000", *overrides])
     OmegaConf.set_struct(config, False)
     parts = build.assemble(config, device=torch.device("cpu"), allow=None)
@@ -329,13 +344,20 @@ def updated_metrics(*overrides: str) -> set[str]:
     for step in range(12):
         parts.buffers["replay"].append(parts.workflow.collect_step(step, phase=phase).trajectory)
     batch = parts.buffers["replay"].sample(2, 4 + parts.workflow.context_rows, sampler="uniform")
-    assert isinstance(parts.workflow, Dreamer)
+    assert isinstance(parts.workflow, Dreamer | Tdmpc)
     result = parts.workflow.update(batch, phase=phase)
     return {f"train/{name}" for name in result.metrics}
 
 
 def test_documented_metrics_are_those_of_an_update() -> None:
     assert updated_metrics() == set(first_cells(DREAMER, "metric"))
+
+
+def test_documented_metrics_of_tdmpc() -> None:
+    plain = updated_metrics("experiment=tdmpc_pendulum")
+    assert plain == set(first_cells(TDMPC, "metric"))
+    episodic = updated_metrics("experiment=tdmpc_pendulum", "workflow.episodic=true")
+    assert episodic - plain == set(first_cells(TDMPC, "extra metric"))
 
 
 @pytest.mark.parametrize("form", ["v2", "v3_2023"])

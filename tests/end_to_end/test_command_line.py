@@ -180,6 +180,16 @@ def test_a_broken_file_of_the_user_is_a_sentence(folder: Path, sentence: Sentenc
     assert "did you mean 'mine'?" in sentence("train", "--config-dir", str(folder), "experiment=mien")
 
 
+def test_files_of_the_user_in_a_circle_or_of_bytes_are_a_sentence(folder: Path, sentence: Sentence) -> None:
+    (folder / "experiment").mkdir()
+    (folder / "experiment" / "mine.yaml").write_text("# @package _global_\ndefaults:\n  - mine\n")
+    assert "in a circle" in sentence("train", "--config-dir", str(folder), "experiment=mine")
+    (folder / "experiment" / "bytes.yaml").write_bytes(b"a: \xad\xfe")
+    said = sentence("train", "--config-dir", str(folder), "experiment=bytes")
+    assert "is not text in UTF-8" in said
+    assert str(folder) in said
+
+
 def test_hydra_shows_the_config(trained: list[DictConfig], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--cfg", "job", "--package", "experiment", "experiment.seed=5"]) == 0
     assert "seed: 5" in capsys.readouterr().out

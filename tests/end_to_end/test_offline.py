@@ -215,6 +215,10 @@ COLLECTS = "training.phases=[{name: play, type: online, duration_steps: 5, workf
         (["buffer.replay.path={data}", COLLECTS], "phase 'play' has the hook collect, but there is no environment"),
         (["buffer.replay.path={data}", "training.batch_length=500"], "will never hold"),
         (["buffer=world_model_sequence"], "no task and no dataset"),
+        (
+            ["buffer.replay.path={data}", "training.crosses_episodes=false", "training.batch_length=40"],
+            "rows inside one episode",
+        ),
     ],
 )
 def test_mistakes_are_one_sentence(

@@ -80,6 +80,16 @@ def test_when_every_checkpoint_is_damaged_the_run_says_so(run: Path, killer: Kil
     check_refused(killer.run("resume", str(run)), "no checkpoint", "can be used", "start a new run")
 
 
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_run_that_lost_its_checkpoints_is_not_begun_anew(run: Path, killer: Killer, is_empty: bool) -> None:
+    shutil.rmtree(run / "checkpoints")
+    if is_empty:
+        (run / "checkpoints").mkdir()
+    before = {path: path.read_bytes() for path in sorted(run.rglob("*.*"))}
+    check_refused(killer.run("resume", str(run)), "has lost its checkpoints", "put them back")
+    assert {path: path.read_bytes() for path in sorted(run.rglob("*.*"))} == before
+
+
 def test_a_checkpoint_of_another_size_is_refused_by_name(run: Path, killer: Killer, tmp_path: Path) -> None:
     larger = tmp_path / "larger"
     forked = [*SMALL_RUN, "size.deter=16", f"logdir={larger}"]

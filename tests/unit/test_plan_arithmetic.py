@@ -151,7 +151,8 @@ def test_replay_that_does_not_fit_comes_first_with_the_capacity_that_would() -> 
     plan = planned(made_probe(replay={"replay": Replay(capacity=rows, rows=rows, home="host")}))
     assert not plan.fits
     capacity = (10**9 - 800 * MB) // ROW
-    assert plan.bottleneck == f"RAM does not fit; set buffer.replay.capacity={capacity} or less."
+    fewer = f"set buffer.replay.capacity={capacity} or less"
+    assert plan.bottleneck == f"RAM does not fit; set buffer.device=disk, or {fewer}, or choose a smaller size=."
     smaller = planned(made_probe(replay={"replay": Replay(capacity=capacity, rows=capacity, home="host")}))
     assert smaller.fits
     one_more = Replay(capacity=capacity + 1, rows=capacity + 1, home="host")

@@ -17,8 +17,10 @@ from reverie.orchestration.replay_memory import (
     Free,
     Need,
     RowBytes,
+    agent_bytes,
     chosen_home,
     collected_rows,
+    refuse_large_checkpoints,
     refuse_without_disk,
     row_bytes,
 )
@@ -45,12 +47,13 @@ def free(*, cuda: float | None = None, host: float | None = 100, disk: float | N
 
 
 def test_a_row_is_measured_without_a_trace(made: tuple[tuple[PhaseSpec, ...], Parts]) -> None:
-    """CartPole at `size=debug`: four floats, reward, flags, an action; eight halves of deter, two classes of stoch."""
+    """CartPole at `size=debug`: four floats, reward, flags, an action; eight halves of deter, two classes of stoch.
+    In memory they are whole words."""
     parts = made[1]
     policy = parts.workflow.policy(None)
     before = parts.rng.get_state()
     found = row_bytes(policy, parts.train_env.spaces, parts.rng, CPU)
-    assert found == RowBytes(row=4 * 4 + 4 + 3 + 8, stored=2 * 8 + 2)
+    assert found == RowBytes(row=32, stored=24)
     after = parts.rng.get_state()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -64,7 +67,7 @@ def test_only_rows_that_the_run_collects_count(made: tuple[tuple[PhaseSpec, ...]
 
 def test_the_choice_is_stored_and_said(made: tuple[tuple[PhaseSpec, ...], Parts]) -> None:
     (remark,) = made[1].remarks
-    assert remark.startswith("Replay (replay) is kept in memory: 5,000 rows of 49 bytes need 0.2 MiB, and ")
+    assert remark.startswith("Replay (replay) is kept in memory: 0.3 MiB (5,000 rows of 56 bytes), and ")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +84,7 @@ def test_the_choice_is_stored_and_said(made: tuple[tuple[PhaseSpec, ...], Parts]
 def test_auto_takes_the_fastest_place_with_room(device: torch.device, room: Free, home: str) -> None:
     found = chosen_home(NEED, "auto", room, device)
     assert found.name == home
-    assert "1,073,741,824 rows of 4 bytes need" in found.reason
+    assert ("2,147,483,648" if home == "cuda" else "1,073,741,824") + " rows of " in found.reason
 
 
 def test_the_reason_names_what_was_too_small() -> None:
@@ -97,7 +100,7 @@ def test_the_reason_names_what_was_too_small() -> None:
         (
             "cuda",
             free(cuda=7.9),
-            r"needs 8\.0 GiB for this run, but free are 7\.9 GiB on the GPU; set .*device=disk, or ",
+            r"needs 8\.0 GiB \(.*\) for this run, but free are 7\.9 GiB on the GPU; set .*device=disk, or ",
         ),
         (
             "host",
@@ -112,7 +115,7 @@ def test_the_reason_names_what_was_too_small() -> None:
     ],
 )
 def test_what_fits_nowhere_is_refused_with_numbers(asked: str, room: Free, expected: str) -> None:
-    with pytest.raises(ReverieError, match=r"capacity of 2,147,483,648 rows of 4 bytes " + expected):
+    with pytest.raises(ReverieError, match=r"capacity of 2,147,483,648 rows " + expected):
         chosen_home(NEED, asked, room, GPU)
 
 
@@ -172,6 +175,23 @@ def test_rows_in_memory_need_room_for_checkpoints_too(tmp_path: Path) -> None:
         ReverieError, match=r"of `buffer.replay`, 3.0 GiB for this run, but 2.0 GiB .* at most 715,827,882"
     ):
         refuse_without_disk(NEED, free(disk=2), tmp_path)
+
+
+def test_a_run_that_goes_on_is_told_what_it_can_still_change(tmp_path: Path) -> None:
+    with pytest.raises(ReverieError, match=r"in memory; set buffer.replay.device=disk, or make room there\.$"):
+        chosen_home(NEED, "host", free(host=1), CPU, is_resumed=True)
+    with pytest.raises(ReverieError, match=r"2\.0 GiB are free in .*; make room there\.$"):
+        refuse_without_disk(NEED, free(disk=2), tmp_path, is_resumed=True)
+
+
+def test_networks_in_checkpoints_need_room_too(made: tuple[tuple[PhaseSpec, ...], Parts], tmp_path: Path) -> None:
+    workflow = made[1].workflow
+    learning = sum(p.numel() for module in workflow.modules().values() for p in module.parameters() if p.requires_grad)
+    each = agent_bytes(workflow)
+    assert 3 * 4 * learning < each < 4 * 4 * learning  # weights, two moments, and the slow critic
+    refuse_large_checkpoints(GIB, 3, free(disk=3), tmp_path)
+    with pytest.raises(ReverieError, match=r"3 of them, .* of 1\.0 GiB, need 3\.0 GiB, but 2\.0 GiB are free"):
+        refuse_large_checkpoints(GIB, 3, free(disk=2), tmp_path)
 
 
 def test_a_run_whose_checkpoints_do_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

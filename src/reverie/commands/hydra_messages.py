@@ -14,10 +14,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from reverie.commands.catalogue import CONFIGS, GROUPS, options
-from reverie.configuration import SECTIONS, nearest, omegaconf_sentence
+from reverie.configuration import SECTIONS, nearest, omegaconf_sentence, yaml_words
 from reverie.orchestration.command_name import reverie_command
 
-CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)
+CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError)
 """What Hydra may raise while it reads arguments and composes; the job's own errors never pass through it."""
 
 
@@ -31,8 +31,13 @@ def sentence(error: Exception, overrides: Sequence[str], config_dir: Path | None
         return _missing_config(error, config_dir)
     if isinstance(error, OverrideParseException):
         return f"cannot read `{error.override}`: {_first_line(error)} (write key=value; quote odd text: 'key=\"a b\"')"
+    if isinstance(error, RecursionError):
+        return "the config files name each other in a circle: look at the `defaults` of your own ones"
+    if isinstance(error, UnicodeDecodeError):
+        where = f" below {config_dir}" if config_dir else ""
+        return f"a config file{where} is not text in UTF-8 ({error.reason}): write it anew as YAML"
     if isinstance(error, yaml.YAMLError):
-        return f"a config file is not valid YAML: {' '.join(str(error).split())}"
+        return f"a config file is not valid YAML: {yaml_words(error)}"
     unknown = re.match(r"Could not (?:override|delete from config\.) '([^']+)'", str(error))
     if unknown:
         return _unknown_key(unknown[1], overrides, config_dir)

@@ -79,7 +79,7 @@ def _probed(overrides: list[str], config_dir: Path | None, seconds: int) -> Prob
 
     config = composed_run(overrides, config_dir)
     check_sections(config)
-    print(f"Probing for about {seconds} seconds ...", file=sys.stderr, flush=True)
+    print(f"Probing for about {seconds} seconds (longer where one update is) ...", file=sys.stderr, flush=True)
     try:
         return probed(config, seconds=seconds)
     except OmegaConfBaseException as error:  # a reference to nowhere or a missing value, found when it was needed

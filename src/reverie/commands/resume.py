@@ -12,8 +12,8 @@ _DESCRIPTION = """\
 Go on with the run in folder RUN, from its newest whole checkpoint.
 
 On the same machine and versions the result is the same as that of a run that was never interrupted.
-What may change, given as key=value: durations, logging, checkpointing, runtime, experiment.device and
-training.max_skipped_updates."""
+What may change, given as key=value: durations, logging, pictures, checkpointing, runtime, experiment.device,
+buffer.device, the path of a dataset and training.max_skipped_updates."""
 
 _EPILOG = """\
 examples:

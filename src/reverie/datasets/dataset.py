@@ -73,8 +73,9 @@ class Dataset:
 def _read_index(path: Path) -> DatasetIndex:
     file = path / INDEX_FILE
     if not file.is_file():
+        why = f"it holds no {INDEX_FILE}" if path.exists() else "it does not exist"
         raise ReverieError(
-            f"`{path}` is no dataset of Reverie: it holds no {INDEX_FILE} (`reverie data import` makes one of other "
+            f"`{path}` is no dataset of Reverie: {why} (`reverie data import` makes one of other "
             "formats, `reverie record` a new one)"
         )
     try:

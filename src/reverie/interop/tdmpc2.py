@@ -3,10 +3,15 @@
 Parameters have the published names (``_encoder.state.0.weight``), with or without ``param/`` in front. The three
 functions take a parsed configuration, parameters and inputs, and give the outputs under the published names; every
 random draw is among the inputs, and the two critics that are drawn are the first and the second.
+
+The published code keeps its scale and its last plan in one tensor each, and what was recorded from it shows them as
+they were at the end: so do ``after*/scale_value`` and ``plan*/prev_mean_after`` here. ``info*/pi_scale`` is the scale
+of each update, and the last of ``plan*/mean`` the plan of each call.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +29,7 @@ from reverie.types import Metrics, ReverieError
 from reverie.workflows.tdmpc import Tdmpc
 from reverie.workflows.tdmpc_records import Modelled, Transitions, UpdateNoise
 
+_CALL = re.compile(r"plan\d+/")
 _BESIDE = ("log_std_min", "log_std_dif", "_detach_Qs")
 """Of a published checkpoint: settings, and a second view of the critics."""
 
@@ -54,9 +60,8 @@ def update(config: Mapping[str, Any], params: Mapping[str, np.ndarray], inputs: 
         if number == 1:
             found |= _gradients(workflow)
         found |= {f"after{number}/{name}": value for name, value in parameters(workflow).items()}
-        found[f"after{number}/scale_value"] = scale.numpy().reshape(1).copy()
         number += 1
-    return found
+    return found | {f"after{one}/scale_value": scale.numpy().reshape(1).copy() for one in range(1, number)}
 
 
 @torch.no_grad()
@@ -84,14 +89,15 @@ def model(config: Mapping[str, Any], params: Mapping[str, np.ndarray], inputs: M
 def plan(config: Mapping[str, Any], params: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray]) -> Arrays:
     """Every planning call among the inputs, ``plan1/...``, ``plan2/...``, each from its own ``prev_mean``."""
     settings, workflow, given = Settings(config), _loaded(config, params), Named(inputs, kind="array")
-    calls = sorted({name.partition("/")[0] for name in given if name.startswith("plan") and "/" in name})
+    calls = sorted({name.partition("/")[0] for name in given if _CALL.match(name)}, key=lambda call: int(call[4:]))
     if not calls:
         raise ReverieError("the array plan1/obs is missing: there is nothing to plan from.")
     found: Arrays = {}
     for call in calls:
         here = Named({name: given[f"{call}/{name}"] for name in _within(given, call)}, kind=f"array {call}/")
         found |= {f"{call}/{name}": value for name, value in _one_plan(settings, workflow, here).items()}
-    return found
+    last_mean = found[f"{calls[-1]}/mean"][-1]
+    return found | {f"{call}/prev_mean_after": last_mean.copy() for call in calls}
 
 
 def _one_plan(settings: Settings, workflow: Tdmpc, given: Named) -> Arrays:
@@ -142,7 +148,6 @@ def _plan_outputs(made: Plan) -> Arrays:
             "final_elite_idxs": last.elite_index[0].int(),
             "selected_elite": made.chosen[0].int(),
             "action": made.action[0],
-            "prev_mean_after": made.mean[:, 0],
         }
     )
 

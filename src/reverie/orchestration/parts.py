@@ -11,6 +11,7 @@ import torch
 
 from reverie.buffers.base import Buffer
 from reverie.buffers.offline import OfflineBuffer
+from reverie.buffers.selection import shares
 from reverie.environments.vector import VectorEnvironment
 from reverie.orchestration.checkpoint import Loaded
 from reverie.orchestration.evaluator import EVALUATION_BUFFER, Evaluator
@@ -93,6 +94,13 @@ def _check_batch(batch: BatchSpec, buffer: Buffer, workflow: WorldModelWorkflow,
         if sampler not in buffer.samplers:
             has = ", ".join(buffer.samplers)
             raise ReverieError(f"{where}: the buffer '{name}' has no sampler '{sampler}'; it has: {has}.")
+    drawing = [sampler for sampler, _ in shares(batch.size, batch.sampler)]
+    for sampler in batch.samplers:
+        if sampler not in drawing:
+            raise ReverieError(
+                f"{where}: '{sampler}' would draw none of {batch.size} sequences; give it a larger fraction, or make "
+                "the batch larger."
+            )
     if "fresh_first" in batch.samplers and not batch.crosses_episodes:
         raise ReverieError(f"{where}: the sampler 'fresh_first' crosses episodes; choose another, or let it.")
     if "prioritized" in batch.samplers and not workflow.gives_priorities:
@@ -105,4 +113,12 @@ def _check_batch(batch: BatchSpec, buffer: Buffer, workflow: WorldModelWorkflow,
         raise ReverieError(
             f"{where}: the buffer '{name}' will never hold {batch.windows_needed} windows of {batch.length} rows; "
             f"{larger} or the batch smaller."
+        )
+    length = batch.length + workflow.context_rows
+    if isinstance(buffer, OfflineBuffer) and not buffer.can_sample(
+        batch.windows_needed, length, crosses_episodes=batch.crosses_episodes
+    ):
+        raise ReverieError(
+            f"{where}: the dataset of '{name}' has fewer than {batch.windows_needed} sequences of {length} rows inside "
+            "one episode; make the batch shorter or smaller, or let sequences cross episodes."
         )

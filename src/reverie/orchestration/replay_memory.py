@@ -8,17 +8,21 @@ from pathlib import Path
 
 import torch
 
+from reverie.buffers.flat_rows import flat
+from reverie.buffers.layout import Layout
 from reverie.orchestration.phases import PhaseSpec
 from reverie.runtime.compilation import eager_steps
 from reverie.runtime.machine_memory import machine_memory
 from reverie.runtime.rng import RandomStreams
 from reverie.types import Observation, Policy, ReverieError, Row, Space, Spaces
+from reverie.workflows.base import WorldModelWorkflow
 
 HOMES = ("cuda", "host", "disk")
 """Where rows can live, the fastest first: in the memory of the GPU, in that of the host, in files mapped into it."""
 
 _AUTO_SHARE = {"cuda": 0.6, "host": 0.8, "disk": 0.9}
 """How much of what is free `auto` takes: the update on a GPU, simulators and others need some of it too."""
+_MAKE_ROOM = "make room there"
 _WORDS = {"cuda": "on the GPU", "host": "in memory", "disk": "on disk"}
 _DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "int64": torch.int64}
 
@@ -98,12 +102,16 @@ class Home:
     """A sentence for the user."""
 
 
-def chosen_home(need: Need, asked: str, free: Free, device: torch.device) -> Home:
-    """Where the rows go: ``asked`` is one of HOMES, or auto for the fastest that has room. ReverieError if none has."""
+def chosen_home(need: Need, asked: str, free: Free, device: torch.device, *, is_resumed: bool = False) -> Home:
+    """Where the rows go: ``asked`` is one of HOMES, or auto for the fastest that has room. ReverieError if none has.
+
+    A run ``is_resumed`` with the capacity that it has.
+    """
     possible = HOMES if device.type == "cuda" else HOMES[1:]
     if asked not in ("auto", *possible):
         choices = ", ".join(("auto", *possible))
-        raise ReverieError(f"`buffer.{need.name}.device` must be one of {choices} on this machine, got {asked}.")
+        why = "there is no CUDA device here; " if asked == "cuda" else ""
+        raise ReverieError(f"`buffer.{need.name}.device` is {asked}: {why}choose one of {choices}.")
     tried: list[str] = []
     home, usable = asked, 0
     for home in possible if asked == "auto" else (asked,):
@@ -116,25 +124,35 @@ def chosen_home(need: Need, asked: str, free: Free, device: torch.device) -> Hom
         tried.append(f"{_size(room)} {_WORDS[home]}")
     most = usable // (need.width.total + (need.copies * need.width.stored if home == "disk" else 0))
     others = [other for other in possible if (getattr(free, other) or 0) >= need.bytes_in(other)]
-    elsewhere = f"set buffer.{need.name}.device={others[-1]}, or " if others and asked != "auto" else "set "
+    remedies = [f"set buffer.{need.name}.device={others[-1]}"] if others and asked != "auto" else []
+    remedies.append(_MAKE_ROOM if is_resumed else f"set buffer.{need.name}.capacity to at most {most:,}")
     left = "auto leaves a part of each place to others; " if asked == "auto" else ""
     raise ReverieError(
-        f"replay will not fit: `buffer.{need.name}` with a capacity of {need.capacity:,} rows of {need.width.total:,} "
-        f"bytes needs {_size(need.bytes_in(home))} for this run, but free are {', '.join(tried)}; {left}"
-        f"{elsewhere}buffer.{need.name}.capacity to at most {most:,}."
+        f"replay will not fit: `buffer.{need.name}` with a capacity of {need.capacity:,} rows needs "
+        f"{_words(need, home)} for this run, but free are {', '.join(tried)}; {left}{', or '.join(remedies)}."
     )
 
 
-def refuse_without_disk(need: Need, free: Free, folder: Path) -> None:
+def refuse_without_disk(need: Need, free: Free, folder: Path, *, is_resumed: bool = False) -> None:
     """Checkpoints write all rows, so those that live in memory need room on the disk of ``folder`` too."""
     if free.disk is None or need.written_bytes <= free.disk:
         return
     most = free.disk // (need.width.row + need.copies * need.width.stored)
+    smaller = f"choose another `logdir`, or set buffer.{need.name}.capacity to at most {most:,}"
     raise ReverieError(
         f"checkpoints will not fit: they write the rows of `buffer.{need.name}`, {_size(need.written_bytes)} for this "
-        f"run, but {_size(free.disk)} are free in {folder}; choose another `logdir`, or set "
-        f"buffer.{need.name}.capacity to at most {most:,}."
+        f"run, but {_size(free.disk)} are free in {folder}; {_MAKE_ROOM if is_resumed else smaller}."
     )
+
+
+def refuse_large_checkpoints(each: int, copies: int, free: Free, folder: Path) -> None:
+    """Networks and optimisers are in every checkpoint, of which ``copies`` lie on the disk at once."""
+    if free.disk is not None and each * copies > free.disk:
+        raise ReverieError(
+            f"checkpoints will not fit: {copies} of them, each with networks and optimisers of {_size(each)}, need "
+            f"{_size(each * copies)}, but {_size(free.disk)} are free in {folder}; {_MAKE_ROOM}, or choose another "
+            "`logdir` or a smaller `size`."
+        )
 
 
 def row_bytes(policy: Policy, spaces: Spaces, rng: RandomStreams, device: torch.device) -> RowBytes:
@@ -142,11 +160,16 @@ def row_bytes(policy: Policy, spaces: Spaces, rng: RandomStreams, device: torch.
     before = rng.get_state()  # after its streams were made: the run must not miss what is drawn here
     row = _made_up_row(policy, spaces, device)
     rng.set_state(before)
-    flags = (row.reward, row.is_first, row.is_last, row.is_terminal)
-    return RowBytes(
-        row=sum(value.nbytes for value in (*row.obs.values(), row.action, *flags)),
-        stored=sum(value.nbytes for value in row.stored.values()),
-    )
+    # As they lie in memory: whole words, and a bit more than the sum of the fields.
+    parts = Layout(flat(row)), Layout(row.stored)
+    return RowBytes(row=sum(parts[0].widths.values()), stored=sum(parts[1].widths.values()))
+
+
+def agent_bytes(workflow: WorldModelWorkflow) -> int:
+    """Of networks and optimisers in a checkpoint: optimisers remember two numbers for each that learns."""
+    parameters = [one for module in workflow.modules().values() for one in (*module.parameters(), *module.buffers())]
+    moments = 2 * sum(one.nbytes for one in parameters if one.requires_grad) if workflow.optimizers() else 0
+    return sum(one.nbytes for one in parameters) + moments
 
 
 def collected_rows(name: str, phases: tuple[PhaseSpec, ...], capacity: int) -> int:
@@ -172,10 +195,18 @@ def _file_bytes(path: Path) -> int:
 def _reason(need: Need, home: str, room: int | None, tried: list[str]) -> str:
     known = "" if room is None else f", and {_size(room)} are free"
     others = f"; too little is free elsewhere ({', '.join(tried)})" if tried else ""
-    return (
-        f"Replay ({need.name}) is kept {_WORDS[home]}: {need.rows:,} rows of {need.width.total:,} bytes need "
-        f"{_size(need.bytes_in(home))}{known}{others}."
-    )
+    return f"Replay ({need.name}) is kept {_WORDS[home]}: {_words(need, home)}{known}{others}."
+
+
+def _words(need: Need, home: str) -> str:
+    """What the bytes are made of, so that a person can check them."""
+    total = _size(need.bytes_in(home))
+    if home == "cuda":
+        return f"{total} ({need.capacity:,} rows of {need.width.total:,} bytes)"
+    if home == "host":
+        return f"{total} ({need.rows:,} rows of {need.width.total:,} bytes)"
+    latents = f"latents of {need.width.stored:,} for {need.capacity:,} rows and {need.copies} checkpoints"
+    return f"{total} ({need.rows:,} rows of {need.width.row:,} bytes, {latents})"
 
 
 def _made_up_row(policy: Policy, spaces: Spaces, device: torch.device) -> Row:
