@@ -29,7 +29,7 @@ class CategoricalPrior(PolicyPrior):
         latent_dim: int,
         network: Callable[..., nn.Module],
         unimix: float = 0.01,
-        bonus_weight: float = 100.0,
+        bonus_weight: float = 10.0,
     ) -> None:
         super().__init__()
         if space.classes is None:
