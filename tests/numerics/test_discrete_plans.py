@@ -18,7 +18,7 @@ from reverie.components.controllers.action_search import Belief
 from reverie.components.controllers.categorical_prior import CategoricalPrior
 from reverie.components.controllers.categorical_search import CategoricalSearch
 from reverie.components.controllers.mppi import Mppi, PlanNoise
-from reverie.components.controllers.policy_prior import GaussianPrior
+from reverie.components.controllers.policy_prior import GaussianPrior, Worth
 from reverie.components.networks.normed import NormedEnsemble
 from reverie.components.networks.one_hot import class_indices, one_hot
 from reverie.types import ReverieError, Space, Spaces
@@ -47,56 +47,98 @@ def probabilities(logits: Tensor, unimix: float) -> Tensor:
     return (1 - unimix) * logits.softmax(-1) + unimix / logits.shape[-1]
 
 
-def test_the_expectation_over_classes_is_their_enumeration() -> None:
-    """Its gradient too, which finite differences find as well."""
-    logits = torch.tensor([[0.2, -0.4, 1.0], [2.0, 0.0, -1.0]], requires_grad=True)
+def test_the_worth_over_classes_is_their_enumeration() -> None:
+    """Under the policy that acts, its uniform share included."""
+    logits = torch.tensor([[0.2, -0.4, 1.0], [2.0, 0.0, -1.0]])
     prior = prior_of(ONE, unimix=0.1)
-
-    def expected(given: Tensor) -> Tensor:
-        return prior.expectation(given, prior(given, torch.full((2, 1), 0.5)), worth)
-
-    def enumerated(given: Tensor) -> Tensor:
-        each = [worth(given, one_hot(torch.full((2,), number), 3)) for number in range(3)]
-        return sum((p * v for p, v in zip(probabilities(given, 0.1).unbind(-1), each, strict=True)), torch.zeros(2))
-
-    torch.testing.assert_close(expected(logits), enumerated(logits))
-    (gradient,) = torch.autograd.grad(expected(logits).sum(), logits)
-    (wanted,) = torch.autograd.grad(enumerated(logits).sum(), logits)
-    torch.testing.assert_close(gradient, wanted)
-    for place in itertools.product(range(2), range(3)):
-        step = torch.zeros(2, 3)
-        step[place] = 1e-2
-        with torch.no_grad():
-            slope = (expected(logits + step) - expected(logits - step)).sum() / 2e-2
-        assert float(gradient[place]) == pytest.approx(float(slope), abs=1e-3)
+    told = prior.worth(logits, prior(logits, torch.full((2, 1), 0.5)), worth)
+    each = torch.stack([worth(logits, one_hot(torch.full((2,), number), 3)) for number in range(3)])
+    torch.testing.assert_close(told.each, each)
+    torch.testing.assert_close(told.mean, (probabilities(logits, 0.1).t() * each).sum(0))
 
 
-def test_expectations_of_several_elements_have_no_bias() -> None:
-    """Over all actions that may be drawn, weighted by how likely they are: in value and in gradient."""
-    logits = torch.tensor([[0.5, -0.5, 0.1, 1.0, -0.3]], requires_grad=True)
+def test_the_worth_of_several_elements_has_no_bias() -> None:
+    """Over all actions that may be drawn, weighted by how likely they are."""
+    logits = torch.tensor([[0.5, -0.5, 0.1, 1.0, -0.3]])
     prior = prior_of(TWO, unimix=0.0)
     draw = prior(logits, torch.full((1, 2), 0.5))
     first, second = logits[:, :2].softmax(-1), logits[:, 2:].softmax(-1)
-    value, exact, gradient = torch.zeros(1), torch.zeros(1), torch.zeros_like(logits)
-    singles = []
+    value, exact, singles = torch.zeros(1), torch.zeros(1), []
     for action in itertools.product(range(2), range(3)):
         vector = one_hot(torch.tensor([action]), (2, 3))
         chance = first[:, action[0]] * second[:, action[1]]
-        told = prior.expectation(logits, draw._replace(action=vector), worth)
-        value = value + chance.detach() * told.detach()
-        gradient += chance.detach() * torch.autograd.grad(told.sum(), logits, retain_graph=True)[0]
-        exact = exact + chance * worth(logits, vector)
-        singles.append(float(told.detach()))
-    torch.testing.assert_close(value, exact.detach())
-    torch.testing.assert_close(gradient, torch.autograd.grad(exact.sum(), logits)[0])
+        told = prior.worth(logits, draw._replace(action=vector), worth).mean
+        value, exact = value + chance * told, exact + chance * worth(logits, vector)
+        singles.append(float(told))
+    torch.testing.assert_close(value, exact)
     assert len(set(singles)) > 2, "of one draw it is an estimate"
+
+
+def gradient_of(loss: Tensor, logits: Tensor) -> Tensor:
+    return torch.autograd.grad(loss.sum(), logits, retain_graph=True)[0]
+
+
+@pytest.mark.parametrize("start", [[0.2, -0.4, 1.0], [20.0, 0.0, 0.0]], ids=["unsure", "sure of the wrong class"])
+def test_the_policy_is_raised_to_the_best_of_worth_and_entropy(start: list[float]) -> None:
+    """Where its gradient is zero, that of the expectation with its bonus is zero too, which alone would stay stuck."""
+    logits = torch.tensor([start], requires_grad=True)
+    prior, scale, entropy_scale = prior_of(ONE, unimix=0.0, bonus_weight=5.0), torch.tensor(2.0), 0.1
+
+    def parts(given: Tensor) -> tuple[Tensor, Tensor]:
+        draw = prior(given, torch.zeros(1, 1))
+        told = prior.worth(given, draw, worth)
+        direct = told.mean / scale + entropy_scale * draw.bonus
+        return prior.gain(draw, told, scale=scale, entropy_scale=entropy_scale), direct
+
+    each = torch.stack([worth(logits, one_hot(torch.tensor([number]), 3)) for number in range(3)], -1)
+    best = (each / (2.0 * 0.5)).softmax(-1).detach()
+    gain, direct = parts(logits)
+    torch.testing.assert_close(gradient_of(gain, logits), best - logits.softmax(-1).detach())
+    if start[0] == 20.0:
+        assert float(gradient_of(direct, logits).abs().max()) < 1e-4
+        assert float(gradient_of(gain, logits).abs().max()) > 0.5
+    there = best.log().requires_grad_()
+    for one in parts(there):
+        assert float(gradient_of(one, there).abs().max()) < 1e-6
+
+
+def test_slopes_of_the_raised_policy_are_those_of_finite_differences() -> None:
+    """In every element of an action, and without any bonus it is raised to the best class."""
+    start = torch.tensor([[0.5, -0.5, 0.1, 1.0, -0.3]], requires_grad=True)
+    for weight in (0.0, 3.0):
+        prior, draw_noise = prior_of(TWO, unimix=0.2, bonus_weight=weight), torch.full((1, 2), 0.5)
+        fixed = prior.worth(start, prior(start, draw_noise), worth)
+
+        def gain(given: Tensor, prior: CategoricalPrior = prior, fixed: Worth = fixed) -> Tensor:
+            draw = prior(given, torch.full((1, 2), 0.5))
+            return prior.gain(draw, fixed, scale=torch.ones(()), entropy_scale=0.1).sum()
+
+        gradient = gradient_of(gain(start), start)
+        for place in range(5):
+            step = 1e-2 * torch.eye(5)[place]
+            slope = (gain(start + step) - gain(start - step)).detach() / 2e-2
+            assert float(gradient[0, place]) == pytest.approx(float(slope), abs=1e-3)
+    wanted = fixed_best(fixed.each)
+    raised = torch.cat([part.softmax(-1) for part in start.detach().split([2, 3], -1)], -1)
+    cold = prior_of(TWO, unimix=0.2, bonus_weight=0.0)
+    found = gradient_of(
+        cold.gain(cold(start, torch.full((1, 2), 0.5)), fixed, scale=torch.ones(()), entropy_scale=0.1), start
+    )
+    torch.testing.assert_close(found, wanted - raised)
+
+
+def fixed_best(each: Tensor) -> Tensor:
+    """One-hots of the best class of each element."""
+    first, second = each.detach().movedim(0, -1).split([2, 3], -1)
+    return torch.cat([one_hot(first.argmax(-1), 2), one_hot(second.argmax(-1), 3)], -1)
 
 
 def test_the_entropy_is_exact_and_the_bonus_weighs_it() -> None:
     logits = torch.tensor([[0.5, -0.5, 0.1, 1.0, -0.3]])
     draw = prior_of(TWO, unimix=0.2, bonus_weight=7.0)(logits, torch.zeros(1, 2))
     parts = [probabilities(logits[:, :2], 0.2), probabilities(logits[:, 2:], 0.2)]
-    torch.testing.assert_close(draw.spread, torch.cat(parts, -1))
+    raw = [logits[:, :2].log_softmax(-1), logits[:, 2:].log_softmax(-1)]
+    torch.testing.assert_close(draw.spread, torch.cat(raw, -1))
     torch.testing.assert_close(draw.entropy, sum((-(p * p.log()).sum(-1) for p in parts), torch.zeros(1)))
     torch.testing.assert_close(draw.bonus, 7.0 * draw.entropy)
 
@@ -266,7 +308,7 @@ def test_targets_expect_the_smaller_value_of_two_critics() -> None:
     latents, targets = workflow._targets(seen_rows, noise)
     prior = workflow._prior
     with torch.no_grad():
-        probs = prior(latents, noise.target_action).spread
+        probs = 0.99 * prior(latents, noise.target_action).spread.exp() + 0.01 / 3
         each = [one_hot(torch.full(latents.shape[:-1], number), 3) for number in range(3)]
         values = [workflow.target_critic(latents, one).mean()[noise.target_pair].amin(0) for one in each]
     expected = (probs * torch.stack(values, -1)).sum(-1)
@@ -291,10 +333,14 @@ def test_all_classes_are_judged_under_one_dropout() -> None:
 
 def test_one_file_serves_both_kinds_of_action() -> None:
     assert isinstance(small_tdmpc(spaces=STATES).model.prior, GaussianPrior)
-    workflow = small_tdmpc("controller.policy.discrete.unimix=0.3", spaces=CLASSES)
+    settings = ("controller.policy.discrete.bonus_weight=3", "controller.planner.search.discrete.uniform_share=0.3")
+    workflow = small_tdmpc(*settings, spaces=CLASSES)
     prior = workflow.model.prior
     assert isinstance(prior, CategoricalPrior)
-    assert float(prior(torch.zeros(1, 16), torch.zeros(1, 1)).spread.detach().min()) >= 0.1 - 1e-6
+    draw = prior(torch.zeros(1, 16), torch.zeros(1, 1))
+    torch.testing.assert_close(draw.bonus, 3 * draw.entropy)
+    learned = workflow._planner._search.learned(torch.tensor([1.0, 0.0, 0.0]).view(1, 1, 1, 3), torch.ones(1, 1))
+    torch.testing.assert_close(learned.mean.view(3), torch.tensor([0.8, 0.1, 0.1]))
 
 
 def test_refusals() -> None:

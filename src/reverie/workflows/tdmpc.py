@@ -178,12 +178,12 @@ class Tdmpc(WorldModelWorkflow):
     ) -> tuple[Tensor, Tensor]:
         latents = self._target.slow("encoder", self._encoder)(obs, shift)
         critic = self.target_critic
-        value = self._prior.expectation(
+        worth = self._prior.worth(
             latents,
             self._prior(latents, noise),
             lambda latent, action: critic(latent, action, members=pair).mean().amin(0),
         )
-        return latents, reward + self._config.gamma * (1 - is_terminal) * value
+        return latents, reward + self._config.gamma * (1 - is_terminal) * worth.mean
 
     def modelled(self, seen: Transitions, next_latents: Tensor, targets: Tensor, noise: UpdateNoise) -> Modelled:
         """A rollout from the first observation along the actions, and all losses of the model."""
@@ -234,15 +234,16 @@ class Tdmpc(WorldModelWorkflow):
         self, latents: Tensor, drawn: Tensor, pair: Tensor, keep: Tensor | None
     ) -> dict[str, Tensor]:
         draw = self._prior(latents, drawn)
-        value = self._prior.expectation(
+        worth = self._prior.worth(
             latents,
             draw,
             lambda latent, action: self._critic(latent, action, members=pair, is_frozen=True, keep=keep).mean().mean(0),
         )
+        value = worth.mean
         scale = self._return_scale.update(value[0].detach())
-        gain = (self._config.entropy_scale * draw.bonus + value / scale).mean(1)
+        gain = self._prior.gain(draw, worth, scale=scale, entropy_scale=self._config.entropy_scale)
         return {
-            "loss": -self._discounted(gain),
+            "loss": -self._discounted(gain.mean(1)),
             "entropy": draw.entropy.detach().mean(),
             "bonus": draw.bonus.detach().mean(),
             "value": value.detach().mean(),

@@ -7,16 +7,19 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Generator, Tensor, nn
 
-from reverie.components.controllers.policy_prior import PolicyPrior, PriorDraw, Valued
+from reverie.components.controllers.policy_prior import PolicyPrior, PriorDraw, Valued, Worth
 from reverie.components.networks.distributions import OneHots
 from reverie.components.networks.one_hot import chosen_one_hot, class_counts, class_indices, one_hot
 from reverie.types import ReverieError, Space, require
+
+_COLDEST = 1e-6
+"""Temperature, for a policy without any bonus."""
 
 
 class CategoricalPrior(PolicyPrior):
     """Classes with ``unimix`` of the uniform distribution; several elements are independent, side by side in vectors.
 
-    The bonus is the exact entropy times ``bonus_weight``.
+    The bonus is the exact entropy times ``bonus_weight``, and ``unimix`` is no part of what is learned.
     """
 
     eye: Tensor
@@ -51,25 +54,35 @@ class CategoricalPrior(PolicyPrior):
         return torch.rand(*shape, self.noise_dim, device=rng.device, generator=rng)
 
     def forward(self, latent: Tensor, noise: Tensor) -> PriorDraw:
-        choice = OneHots(self.network(latent), self._counts, unimix=self._unimix)
+        logits = self.network(latent).float()
+        choice = OneHots(logits, self._counts, unimix=self._unimix)
         entropy = choice.entropy()
         return PriorDraw(
             action=self._one_hots(choice.drawn(noise)),
             mode=self._one_hots(choice.drawn(None)),
             entropy=entropy,
             bonus=self._bonus_weight * entropy,
-            spread=torch.cat([one.probs for one in choice.elements], -1),
+            spread=torch.cat([part.log_softmax(-1) for part in logits.split(self._counts, -1)], -1),
         )
 
-    def expectation(self, latent: Tensor, draw: PriorDraw, value: Valued) -> Tensor:
-        """Exactly over all classes of one element. Of several, over the classes of each while the others are as drawn:
-        the mean of these expectations is the value, and their sum has the gradient, both without bias.
+    def worth(self, latent: Tensor, draw: PriorDraw, value: Valued) -> Worth:
+        """Exactly over all classes of one element. Of several, the mean of what is expected over the classes of each
+        while the others are as drawn, which has no bias.
         """
-        tried = self._tried(draw.action)
-        values = value(latent.expand(self.action_dim, *latent.shape), tried)
-        total = (draw.spread.movedim(-1, 0) * values).sum(0)
-        count = len(self._counts)
-        return total if count == 1 else total - (1 - 1 / count) * total.detach()
+        each = value(latent.expand(self.action_dim, *latent.shape), self._tried(draw.action))
+        elements = OneHots(draw.spread, self._counts, unimix=self._unimix).elements
+        probs = torch.cat([one.probs for one in elements], -1).movedim(-1, 0)
+        return Worth((probs * each).sum(0) / len(self._counts), each)
+
+    def gain(self, draw: PriorDraw, worth: Worth, *, scale: Tensor, entropy_scale: float) -> Tensor:
+        """Minus the cross entropy to what maximises the expectation and its bonus: the softmax of the scaled values.
+
+        The gradient of the expectation itself dies where the policy is sure, be it of the wrong class.
+        """
+        temperature = scale * max(entropy_scale * self._bonus_weight, _COLDEST)
+        values = (worth.each.detach() / temperature).movedim(0, -1)
+        wanted = torch.cat([part.softmax(-1) for part in values.split(self._counts, -1)], -1)
+        return (wanted * draw.spread).sum(-1)
 
     def _tried(self, action: Tensor) -> Tensor:
         """[A, ..., A]: the action with the element that a place belongs to at the class of this place."""

@@ -28,7 +28,16 @@ class PriorDraw(NamedTuple):
     bonus: Tensor
     """[...]: what the policy's loss rewards of it."""
     spread: Tensor
-    """[..., A]: log-deviations of numbers, probabilities of classes."""
+    """[..., A]: log-deviations of numbers, log-probabilities of classes."""
+
+
+class Worth(NamedTuple):
+    """What the policy's action is worth."""
+
+    mean: Tensor
+    """[...]."""
+    each: Tensor
+    """[K, ...]: every action that was asked about."""
 
 
 Valued = Callable[[Tensor, Tensor], Tensor]
@@ -48,12 +57,14 @@ class PolicyPrior(nn.Module, ABC):
     @abstractmethod
     def forward(self, latent: Tensor, noise: Tensor) -> PriorDraw: ...
 
-    def expectation(self, latent: Tensor, draw: PriorDraw, value: Valued) -> Tensor:
-        """[...]: what the policy's action is worth, by the one that was drawn where there is no better way.
+    def worth(self, latent: Tensor, draw: PriorDraw, value: Valued) -> Worth:
+        """By the action that was drawn, where there is no better way."""
+        found = value(latent, draw.action)
+        return Worth(found, found.unsqueeze(0))
 
-        Its gradient is that by which the policy is improved.
-        """
-        return value(latent, draw.action)
+    def gain(self, draw: PriorDraw, worth: Worth, *, scale: Tensor, entropy_scale: float) -> Tensor:
+        """[...]: what the policy is raised by. ``scale`` is what values are divided by."""
+        return entropy_scale * draw.bonus + worth.mean / scale
 
     @abstractmethod
     def vector(self, action: Tensor) -> Tensor:
