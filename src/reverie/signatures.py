@@ -73,8 +73,7 @@ def required(target: Callable[..., Any]) -> list[str]:
 
 def hints(target: Callable[..., Any]) -> dict[str, Any]:
     """Annotations of the parameters as objects. A name that only type checkers import counts as ``Any``."""
-    is_plain_class = inspect.isclass(target) and not dataclasses.is_dataclass(target)
-    owner = target.__init__ if is_plain_class else target
+    owner = _annotated(target)
     unknown: dict[str, Any] = {}
     while True:
         try:
@@ -83,6 +82,13 @@ def hints(target: Callable[..., Any]) -> dict[str, Any]:
             if error.name is None or error.name in unknown:
                 raise
             unknown[error.name] = Any
+
+
+def _annotated(target: Callable[..., Any]) -> Any:
+    """What carries the annotations: of a class its ``__init__``, or its ``__new__`` where it has no other."""
+    if not inspect.isclass(target) or dataclasses.is_dataclass(target):
+        return target
+    return target.__new__ if target.__init__ is object.__init__ else target.__init__
 
 
 def is_open(annotation: Any) -> bool:

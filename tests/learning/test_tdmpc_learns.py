@@ -1,4 +1,4 @@
-"""TD-MPC learns small continuous tasks, scored by its last evaluation against random actions and the best return."""
+"""TD-MPC learns small tasks, scored by its last evaluation against random actions and the best return."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from short_runs import learned_return, random_return
 
 from reverie.environments.builtin import BEST_RETURN
 
-TASK = "task=builtin_continuous"
+CONTINUOUS, DISCRETE = "task=builtin_continuous", "task=builtin_discrete"
+SHORT = ("environment.num_envs=16", "workflow.episode_length=20", "training.prefill_steps=320")
 EPISODES = ("evaluation.episodes=40",)
 """Twenty or so of each of two tasks, of which one is long."""
-SMALL = (
-    *("experiment=tdmpc_pendulum", TASK, "environment.num_envs=16", "workflow.episode_length=20"),
-    *("training.total_timesteps=1600", "training.prefill_steps=320", "training.train_ratio=32"),
-)
 
 
 def test_planning_with_a_learned_model(tmp_path: Path) -> None:
     """Nine tenths of the way from random actions to the best there is: planning is at home here."""
-    learned = learned_return(tmp_path / "tdmpc", *SMALL)
-    chance, best = random_return(tmp_path / "chance", TASK), BEST_RETURN["builtin_continuous"]
+    small = ("experiment=tdmpc_pendulum", "training.total_timesteps=1600", "training.train_ratio=32")
+    learned = learned_return(tmp_path / "tdmpc", CONTINUOUS, *SHORT, *small)
+    chance, best = random_return(tmp_path / "chance", CONTINUOUS), BEST_RETURN["builtin_continuous"]
     assert chance < 0.3 * best
     assert learned > chance + 0.75 * (best - chance)
 
@@ -32,8 +30,9 @@ def test_the_first_tdmpc(tmp_path: Path) -> None:
     first = ("components=tdmpc1", "controller=tdmpc1", "workflow=tdmpc1", "training.batch_length=6")
     replay = ("training.sampler=prioritized", "buffer.replay={priority_exponent: 0.6, importance_exponent: 0.4}")
     schedules = ("controller.planner.horizon_schedule.updates=800", "controller.planner.search.min_std.updates=800")
-    learned = learned_return(tmp_path / "tdmpc", *SMALL, *first, *replay, *schedules)
-    chance, best = random_return(tmp_path / "chance", TASK), BEST_RETURN["builtin_continuous"]
+    small = ("experiment=tdmpc_pendulum", "training.total_timesteps=1600", "training.train_ratio=32")
+    learned = learned_return(tmp_path / "tdmpc", CONTINUOUS, *SHORT, *small, *first, *replay, *schedules)
+    chance, best = random_return(tmp_path / "chance", CONTINUOUS), BEST_RETURN["builtin_continuous"]
     assert learned > chance + 0.75 * (best - chance)
 
 
@@ -61,3 +60,13 @@ def scores(run: Path) -> dict[str, float]:
     last = [line for line in lines if "eval/return_mean" in line][-1]
     prefix = "eval/return/"
     return {key.removeprefix(prefix): value for key, value in last.items() if key.startswith(prefix)}
+
+
+def test_planning_with_discrete_actions(tmp_path: Path) -> None:
+    """At a constant rate: the run is too short for one that falls."""
+    small = ("experiment=tdmpc_cartpole", "training.total_timesteps=1600", "training.train_ratio=32")
+    rates = ("optimizers.model.decay=0", "optimizers.policy.decay=0")
+    learned = learned_return(tmp_path / "tdmpc", DISCRETE, *SHORT, *small, *rates)
+    chance, best = random_return(tmp_path / "chance", DISCRETE), BEST_RETURN["builtin_discrete"]
+    assert chance < 0.3 * best
+    assert learned > chance + 0.6 * (best - chance)

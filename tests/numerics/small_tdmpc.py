@@ -20,10 +20,24 @@ PICTURES = Spaces(
     obs={"image": Space(shape=(40, 40, 3), dtype="uint8")},
     action=Space(shape=(2,), dtype="float32"),
 )
+CLASSES = Spaces(obs=STATES.obs, action=Space(shape=(), dtype="int64", classes=3))
+SEVERAL = Spaces(obs=STATES.obs, action=Space(shape=(2,), dtype="int64", classes=(2, 3)))
 BOTH = Spaces(obs={**STATES.obs, **PICTURES.obs}, action=STATES.action)
 CPU = torch.device("cpu")
 
-__all__ = ["BOTH", "CPU", "PICTURES", "STATES", "phase", "seen", "shaken_tdmpc", "small_tdmpc", "synthetic_batch"]
+__all__ = [
+    "BOTH",
+    "CLASSES",
+    "CPU",
+    "PICTURES",
+    "SEVERAL",
+    "STATES",
+    "phase",
+    "seen",
+    "shaken_tdmpc",
+    "small_tdmpc",
+    "synthetic_batch",
+]
 
 
 def small_tdmpc(*overrides: str, spaces: Spaces = STATES) -> Tdmpc:
@@ -57,10 +71,15 @@ def synthetic_batch(seed: int = 0, *, size: int = 4, length: int = 4, spaces: Sp
         is_first=flags,
         is_last=is_last,
         is_terminal=is_last.clone(),
-        action=values(spaces.action, size, length, rng).clamp(-1, 1),
+        action=actions(spaces.action, size, length, rng),
         stored={},
         index=RowIndex(stream=torch.zeros(size, dtype=torch.int64), row=torch.zeros(size, length, dtype=torch.int64)),
     )
+
+
+def actions(space: Space, size: int, length: int, rng: torch.Generator) -> Tensor:
+    drawn = values(space, size, length, rng)
+    return drawn if space.is_discrete else drawn.clamp(-1, 1)
 
 
 def seen(obs: dict[str, Tensor], *, is_first: Tensor | None = None) -> Observation:

@@ -223,6 +223,6 @@ def test_refusals() -> None:
         with pytest.raises(ReverieError, match=word):
             small_tdmpc(f"controller.planner.{setting}")
     with pytest.raises(ReverieError, match="max_std of the search"):
-        small_tdmpc("controller.planner.search.max_std=0.01")
+        small_tdmpc("controller.planner.search.continuous.max_std=0.01")
     with pytest.raises(ReverieError, match=r"`controller\.critic` cannot act"):
         small_tdmpc().policy("critic")

@@ -210,7 +210,7 @@ def _policy(draw: PriorDraw) -> dict[str, Tensor]:
     return {
         "pi_action": draw.action,
         "pi_mean": draw.mode,
-        "pi_log_std": draw.log_std,
+        "pi_log_std": draw.spread,
         "pi_entropy": draw.entropy.unsqueeze(-1),
         "pi_scaled_entropy": draw.bonus.unsqueeze(-1),
     }

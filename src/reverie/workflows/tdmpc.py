@@ -208,8 +208,13 @@ class Tdmpc(WorldModelWorkflow):
         slow = self._target.slow("encoder", self._encoder)
         latents = slow(obs, shift)
         known = latents if slow is self._encoder else self._encoder(obs, shift)
-        value = self.target_critic(known, self._prior(known, noise, mask).action, members=pair).mean().amin(0)
-        return latents, reward + discount * (1 - is_terminal) * value
+        critic = self.target_critic
+        worth = self._prior.worth(
+            known,
+            self._prior(known, noise, mask),
+            lambda latent, action: critic(latent, action, members=pair).mean().amin(0),
+        )
+        return latents, reward + discount * (1 - is_terminal) * worth.mean
 
     @torch.no_grad()
     @eager_steps()  # episodes have many lengths
@@ -278,13 +283,17 @@ class Tdmpc(WorldModelWorkflow):
     def _compiled_improvement(
         self, latents: Tensor, drawn: Tensor, pair: Tensor, keep: Tensor | None, mask: Tensor | None
     ) -> dict[str, Tensor]:
-        draw = self._prior(latents, drawn, mask)
-        values = self._critic(latents, draw.action, members=pair, is_frozen=True, keep=keep).mean()
-        value = self._critic.believed(values)
+        draw, critic = self._prior(latents, drawn, mask), self._critic
+
+        def believed(latent: Tensor, action: Tensor) -> Tensor:
+            return critic.believed(critic(latent, action, members=pair, is_frozen=True, keep=keep).mean())
+
+        worth = self._prior.worth(latents, draw, believed)
+        value = worth.mean
         scale = self._return_scale.update(value[0].detach())
-        gain = (self._config.entropy_scale * draw.bonus + value / scale).mean(1)
+        gain = self._prior.gain(draw, worth, scale=scale, entropy_scale=self._config.entropy_scale)
         return {
-            "loss": -self._discounted(gain),
+            "loss": -self._discounted(gain.mean(1)),
             "entropy": draw.entropy.detach().mean(),
             "bonus": draw.bonus.detach().mean(),
             "value": value.detach().mean(),

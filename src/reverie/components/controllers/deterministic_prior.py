@@ -48,7 +48,7 @@ class DeterministicPrior(PolicyPrior):
         if mask is not None:
             mode, action = mode * mask, action * mask
         none = torch.zeros_like(mode[..., 0])
-        return PriorDraw(action, mode, entropy=none, bonus=none, log_std=torch.full_like(mode, self._std).log())
+        return PriorDraw(action, mode, entropy=none, bonus=none, spread=torch.full_like(mode, self._std).log())
 
     def vector(self, action: Tensor) -> Tensor:
         return action.float()

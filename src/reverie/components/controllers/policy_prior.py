@@ -24,10 +24,24 @@ class PriorDraw(NamedTuple):
     mode: Tensor
     """[..., A]: without noise."""
     entropy: Tensor
-    """[...]: minus the log-probability of what was drawn."""
+    """[...]: of the policy; where it has no formula, minus the log-probability of what was drawn."""
     bonus: Tensor
     """[...]: what the policy's loss rewards of it."""
-    log_std: Tensor
+    spread: Tensor
+    """[..., A]: log-deviations of numbers, log-probabilities of classes."""
+
+
+class Worth(NamedTuple):
+    """What the policy's action is worth."""
+
+    mean: Tensor
+    """[...]."""
+    each: Tensor
+    """[K, ...]: every action that was asked about."""
+
+
+Valued = Callable[[Tensor, Tensor], Tensor]
+"""Latents [..., D] and actions [..., A] in, a value of each [...] out."""
 
 
 class PolicyPrior(nn.Module, ABC):
@@ -43,6 +57,15 @@ class PolicyPrior(nn.Module, ABC):
     @abstractmethod
     def forward(self, latent: Tensor, noise: Tensor, mask: Tensor | None = None) -> PriorDraw:
         """Where ``mask`` [..., A] is 0 the task does not read the action: it is 0 there, and counts nowhere."""
+
+    def worth(self, latent: Tensor, draw: PriorDraw, value: Valued) -> Worth:
+        """By the action that was drawn, where there is no better way."""
+        found = value(latent, draw.action)
+        return Worth(found, found.unsqueeze(0))
+
+    def gain(self, draw: PriorDraw, worth: Worth, *, scale: Tensor, entropy_scale: float) -> Tensor:
+        """[...]: what the policy is raised by. ``scale`` is what values are divided by."""
+        return entropy_scale * draw.bonus + worth.mean / scale
 
     @abstractmethod
     def vector(self, action: Tensor) -> Tensor:

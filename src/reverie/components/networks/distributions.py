@@ -49,11 +49,7 @@ class OneHot:
     def chosen(self, point: Tensor | None) -> Tensor:
         """The classes at which the probabilities, added up, pass ``point`` [..., 1]; the most likely ones at None."""
         probs = self.probs.detach()
-        if point is None:
-            return probs.argmax(-1)
-        if torch.compiler.is_compiling():  # the compiler's sum is deterministic and melts into its neighbours
-            return (probs.cumsum(-1)[..., :-1] <= point).sum(-1)
-        return (full_product(probs, _running_sum(probs.shape[-1], probs.device)) <= point).sum(-1)
+        return probs.argmax(-1) if point is None else passed_at(probs, point)
 
     def straight_through(self, index: Tensor) -> Tensor:
         """The one-hot of ``index`` whose gradient is that of the probabilities."""
@@ -139,6 +135,13 @@ class Normal:
 
 def standard_normal(like: Tensor, rng: Generator) -> Tensor:
     return torch.randn(like.shape, device=like.device, generator=rng)
+
+
+def passed_at(probs: Tensor, point: Tensor) -> Tensor:
+    """The classes at which ``probs`` [..., classes], added up, pass ``point`` [..., 1]."""
+    if torch.compiler.is_compiling():  # the compiler's sum is deterministic and melts into its neighbours
+        return (probs.cumsum(-1)[..., :-1] <= point).sum(-1)
+    return (full_product(probs, _running_sum(probs.shape[-1], probs.device)) <= point).sum(-1)
 
 
 def full_product(one: Tensor, other: Tensor) -> Tensor:

@@ -176,8 +176,13 @@ class NormedEnsemble(nn.ModuleList):
     def forward(
         self, x: Tensor, *, members: Tensor | None = None, is_frozen: bool = False, keep: Tensor | None = None
     ) -> Tensor:
+        """[..., in] -> [members, ..., out]. ``keep`` comes from ``drawn_dropout`` for as many inputs, or for those of
+        one entry of the first axis, and then holds for all of its entries.
+        """
         count = self.members if members is None else len(members)
         y = x.flatten(0, -2).unsqueeze(0).expand(count, -1, -1)
+        if keep is not None and keep.shape[1] != y.shape[1]:
+            keep = keep.repeat(1, len(x), 1)
         for index, layer in enumerate(self):
             y = layer(y, members=members, is_frozen=is_frozen, keep_QNO=keep if index == 0 else None)
         return y.unflatten(1, x.shape[:-1])

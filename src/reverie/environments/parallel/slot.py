@@ -107,7 +107,8 @@ class Slot:
             state["simulator"] = simulator
         if self.resume == "replay":
             space = self._about.spaces.action
-            state["actions"] = np.frombuffer(bytes(self._actions), space.dtype).reshape(-1, *space.shape)
+            played = b"" if self.has_ended else bytes(self._actions)  # a reset follows, which needs none of them
+            state["actions"] = np.frombuffer(played, space.dtype).reshape(-1, *space.shape)
         return state
 
     def begin_restore(self, state: State) -> None:
