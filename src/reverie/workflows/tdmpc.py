@@ -29,7 +29,7 @@ from reverie.workflows.open_loop import OpenLoop
 from reverie.workflows.plans import Plans
 from reverie.workflows.tdmpc_config import TdmpcConfig, refuse_crossing
 from reverie.workflows.tdmpc_dreams import TdmpcDreams
-from reverie.workflows.tdmpc_ends import end_statistics
+from reverie.workflows.tdmpc_metrics import update_metrics
 from reverie.workflows.tdmpc_optimizers import TdmpcOptimizers
 from reverie.workflows.tdmpc_parts import TdmpcSteps
 from reverie.workflows.tdmpc_probe import ProbeTraining
@@ -151,7 +151,7 @@ class Tdmpc(WorldModelWorkflow):
         self._target.follow(unless=is_skipped)
         if self._probe is not None:
             moved |= self._probe.step(seen.obs, modelled, unless=is_skipped, progress=progress)
-        return self._metrics(seen, modelled, improved, total) | moved, modelled, improved
+        return update_metrics(seen, modelled, improved, total) | moved, modelled, improved
 
     def update_parts(self, batch: Batch, *, phase: Phase) -> dict[str, Part]:
         """See ``HasParts``."""
@@ -306,19 +306,6 @@ class Tdmpc(WorldModelWorkflow):
         return sum(
             (one * power for one, power in zip(per_step, powers, strict=True)), torch.zeros_like(per_step[0])
         ) / len(powers)
-
-    def _metrics(self, seen: Transitions, modelled: Modelled, improved: Improved, total: Tensor) -> Metrics:
-        metrics = {f"loss/{name}": loss.detach() for name, loss in modelled.losses.items()}
-        metrics |= {"loss/policy": improved.loss.detach(), "loss/total": total.detach()}
-        metrics |= {"entropy": improved.entropy, "entropy_bonus": improved.bonus}
-        metrics |= {
-            "value_mean": improved.value,
-            "return_scale": improved.scale,
-            "target_mean": modelled.targets.mean(),
-        }
-        if modelled.end_logit is not None:
-            metrics |= end_statistics(modelled.end_logit[-1].detach().sigmoid(), seen.is_terminal[-1])
-        return metrics
 
 
 def _mean(per_sequence: Tensor, weight: Tensor | None) -> Tensor:
