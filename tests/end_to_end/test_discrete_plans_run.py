@@ -28,6 +28,7 @@ SMALL_RUN = (
 PLANNING = Kill("reverie.components.controllers.mppi:Mppi.__call__", "before", 21)
 
 
+@pytest.mark.long
 def test_a_kill_while_it_plans_changes_nothing(killer: Killer, tmp_path: Path) -> None:
     whole, run = tmp_path / "whole", tmp_path / "run"
     assert killer.run("train", *SMALL_RUN, f"logdir={whole}").code == 0

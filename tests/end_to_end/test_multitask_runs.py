@@ -36,6 +36,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_an_offline_run_over_several_tasks_is_the_same_run_when_killed(
     data: Path, killer: Killer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

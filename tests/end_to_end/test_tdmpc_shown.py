@@ -84,6 +84,7 @@ def test_without_a_probe_it_is_the_same_agent_and_says_once_what_cannot_be_seen(
     assert shown.err.count("no observations") == 1
 
 
+@pytest.mark.long
 def test_a_run_killed_while_it_draws_is_the_same_run(killer: Killer, watched: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     kill = Kill("reverie.workflows.tdmpc:Tdmpc.plans", "after", 2)

@@ -228,7 +228,8 @@ def test_plans_for_many_environments_are_those_for_each_alone(episodic: str, spa
         alone = planner(workflow.model, latent[here], previous[:, here], of_one(noise, env))
         assert torch.equal(together.action[here], alone.action)
         torch.testing.assert_close(together.mean[:, here], alone.mean, rtol=1e-4, atol=1e-5)
-    assert len({tuple(row) for row in together.mean.transpose(0, 1).flatten(1).round(decimals=3).tolist()}) > 1
+    first = together.steps[0].mean.transpose(0, 1).flatten(1).round(decimals=3)
+    assert len({tuple(row) for row in first.tolist()}) > 1  # in the end they may agree
 
 
 @torch.no_grad()
@@ -291,7 +292,9 @@ def test_acting_gives_actions_of_the_space_and_asks_the_device_nothing(mode: Any
 @BOTH_KINDS
 def test_every_part_learns_and_the_device_is_asked_nothing(spaces: Spaces) -> None:
     workflow, batch = shaken_tdmpc("workflow.episodic=true", spaces=spaces, size=1.0), synthetic_batch(spaces=spaces)
-    rows = Transitions.of(batch, workflow._prior.vector)  # whose classes are checked where the processor has them
+    rows = Transitions.of(
+        batch, workflow._prior.vector, lambda obs: None
+    )  # whose classes are checked where the processor has them
     before = {name: bits(one.state_dict()) for name, one in workflow.modules().items()}
     with NoQuestions():
         metrics, _, _ = workflow.learn(rows, workflow._drawn(rows), progress=phase().progress)
@@ -303,7 +306,7 @@ def test_every_part_learns_and_the_device_is_asked_nothing(spaces: Spaces) -> No
 def test_targets_expect_the_smaller_value_of_two_critics() -> None:
     """The smaller one for each class, as a drawn action would be judged, and then the mean over the classes."""
     workflow = shaken_tdmpc(spaces=CLASSES, size=0.5)
-    seen_rows = Transitions.of(synthetic_batch(spaces=CLASSES), workflow._prior.vector)
+    seen_rows = Transitions.of(synthetic_batch(spaces=CLASSES), workflow._prior.vector, lambda obs: None)
     noise = workflow._drawn(seen_rows)
     latents, targets = workflow._targets(seen_rows, noise)
     prior = workflow._prior
@@ -312,7 +315,7 @@ def test_targets_expect_the_smaller_value_of_two_critics() -> None:
         each = [one_hot(torch.full(latents.shape[:-1], number), 3) for number in range(3)]
         values = [workflow.target_critic(latents, one).mean()[noise.target_pair].amin(0) for one in each]
     expected = (probs * torch.stack(values, -1)).sum(-1)
-    wanted = seen_rows.reward + workflow._config.gamma * (1 - seen_rows.is_terminal) * expected
+    wanted = seen_rows.reward + workflow._discount * (1 - seen_rows.is_terminal) * expected
     torch.testing.assert_close(targets, wanted)
     other = workflow._targets(seen_rows, replace(noise, target_action=1 - noise.target_action))[1]
     assert torch.equal(targets, other), "nothing is drawn"
