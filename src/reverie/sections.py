@@ -49,10 +49,10 @@ class TrainingConfig:
         require("training.max_skipped_updates", self.max_skipped_updates, at_least=1)
         # Phases refer to these: what is wrong is said by the name under which it was given.
         require("training.total_timesteps", self.total_timesteps, at_least=0)  # none, where a dataset is learned from
-        for name in ("batch_size", "batch_length", "total_updates", "prefill_steps"):
+        for name, least in (("batch_size", 1), ("batch_length", 1), ("total_updates", 1), ("prefill_steps", 0)):
             value: int | None = getattr(self, name)
             if value is not None:
-                require(f"training.{name}", value, at_least=1)
+                require(f"training.{name}", value, at_least=least)
         if not self.train_ratio > 0:
             raise ReverieError(f"`training.train_ratio` must be above 0, got {self.train_ratio}.")
 

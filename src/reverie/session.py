@@ -211,13 +211,15 @@ def _refuse_lost_checkpoints(folder: RunFolder, stored: dict[str, Any]) -> None:
     if CheckpointReader(folder.path).names():
         return
     metrics = folder.path / METRICS_FILE
-    last = (read_metrics(metrics) if metrics.is_file() else [])[-1:]
-    steps, updates = (int(last[0][name]) if last else 0 for name in ("agent_steps", "updates"))
+    lines = read_metrics(metrics) if metrics.is_file() else []
+    places = list(dict.fromkeys((int(one["agent_steps"]), int(one["updates"])) for one in lines))
+    steps = places[-1][0] if places else 0
+    # The last line may have been written right before the very save that failed.
+    saved = places[-2] if len(places) > 1 else (0, 0)
     every = section(CheckpointConfig, stored["checkpoint"], path="checkpoint")
-    was_due = any(
-        limit is not None and done >= limit
-        for done, limit in ((steps, every.every_steps), (updates, every.every_updates))
-    )
+    limits = zip(saved, (every.every_steps, every.every_updates), strict=True)
+    is_fork = stored["training"].get("resume_path") is not None  # it begins with the metrics of another run
+    was_due = not is_fork and any(limit is not None and done >= limit for done, limit in limits)
     if was_due or folder.info()["status"] in ("interrupted", "finished"):
         raise ReverieError(
             f"{folder.path} has lost its checkpoints: its metrics reach step {steps:,}, but its folder `checkpoints` "

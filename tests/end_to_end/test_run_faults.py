@@ -90,6 +90,16 @@ def test_a_run_that_lost_its_checkpoints_is_not_begun_anew(run: Path, killer: Ki
     assert {path: path.read_bytes() for path in sorted(run.rglob("*.*"))} == before
 
 
+def test_a_run_whose_first_save_failed_may_begin_anew(run: Path, killer: Killer, reference: Path) -> None:
+    """Its last line of metrics was written right before that save."""
+    shutil.rmtree(run / "checkpoints")
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    first = next(index for index, line in enumerate(lines) if json.loads(line)["agent_steps"] >= 32)
+    (run / "metrics.jsonl").write_text("".join(lines[: first + 1]))
+    assert killer.run("resume", str(run)).code == 0
+    assert differences(run, reference) == []
+
+
 def test_a_checkpoint_of_another_size_is_refused_by_name(run: Path, killer: Killer, tmp_path: Path) -> None:
     larger = tmp_path / "larger"
     forked = [*SMALL_RUN, "size.deter=16", f"logdir={larger}"]

@@ -69,7 +69,7 @@ def batch_state(batch: Batch | None) -> State | None:
 def batch_from(state: State) -> Batch:
     """The batch that ``batch_state`` copied."""
     rows: dict[str, Any] = {name: state[name] for name in _ROW_KEYS}
-    rows["weight"] = state["weight"]
+    rows["weight"] = state.get("weight")  # a box from before there were weights has none
     return Batch(obs=state["obs"], stored=state["stored"], index=RowIndex(**state["index"]), **rows)
 
 

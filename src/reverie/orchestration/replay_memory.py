@@ -166,10 +166,13 @@ def row_bytes(policy: Policy, spaces: Spaces, rng: RandomStreams, device: torch.
 
 
 def agent_bytes(workflow: WorldModelWorkflow) -> int:
-    """Of networks and optimisers in a checkpoint: optimisers remember two numbers for each that learns."""
+    """Of networks and optimisers in a checkpoint: optimisers remember two numbers for each that learns, and lagged
+    weights are a second copy of what a policy uses, at most all.
+    """
     parameters = [one for module in workflow.modules().values() for one in (*module.parameters(), *module.buffers())]
     moments = 2 * sum(one.nbytes for one in parameters if one.requires_grad) if workflow.optimizers() else 0
-    return sum(one.nbytes for one in parameters) + moments
+    copies = 2 if workflow.acting.lags else 1
+    return copies * sum(one.nbytes for one in parameters) + moments
 
 
 def collected_rows(name: str, phases: tuple[PhaseSpec, ...], capacity: int) -> int:

@@ -46,6 +46,10 @@ class Acting:
         """Kept, so that no other policy gets the identity of one of them."""
         self._rows_on_host = False
 
+    @property
+    def lags(self) -> bool:
+        return self._weights is not None
+
     def follow(self, modules: Callable[[], Mapping[str, nn.Module]]) -> None:
         """Which networks updates change; asked when lagged weights are first needed."""
         if self._weights is not None:

@@ -30,6 +30,8 @@ class TdmpcDreams:
     def open_loop(self, batch: Batch, *, is_context: Tensor) -> OpenLoop:
         """Encoded rows where ``is_context``, else the dynamics along the recorded actions."""
         encoded, action = self._latents(batch), self._model.prior.vector(batch.action)
+        if (mask := self._encoder.action_mask(batch.obs)) is not None:
+            action = action * mask
         latents, rewards = [encoded[:, 0]], [batch.reward[:, 0]]
         for step in range(1, encoded.shape[1]):
             before, taken = latents[-1], action[:, step - 1]
@@ -96,7 +98,12 @@ class TdmpcDreams:
         """Latents [M, P, H + 1, D] along the actions, and the rewards [M, P, H] that a planner counts."""
         latents, rewards = [latent_MD.unsqueeze(1).expand(-1, action_HMPA.shape[2], -1)], []
         live = torch.ones(latents[0].shape[:-1], device=latent_MD.device)
-        for action in action_HMPA:
+        counted = self._planner.counted(self._model.updates)
+        for step, action in enumerate(action_HMPA):
+            if counted is not None and not counted[step]:  # beyond the end of a plan that is still short
+                rewards.append(torch.zeros_like(live))
+                latents.append(latents[-1])
+                continue
             rewards.append(self._model.reward_head(latents[-1], action).mean() * live)
             latents.append(self._model.dynamics(latents[-1], action))
             live = live * (self._live(latents[-1]) >= 0.5)

@@ -112,7 +112,7 @@ class Mppi:
     def __call__(self, model: LatentModel, latent: Tensor, previous_mean: Tensor, noise: PlanNoise) -> Plan:
         """Plans for latents [N, D]. ``previous_mean`` [H, N, A] is that of the last plans, zero where there is none."""
         belief = self._search.begin(torch.cat([previous_mean[1:], torch.zeros_like(previous_mean[:1])]))
-        begun, steps, model = belief, [], model.for_plans(self._counted(model.updates))
+        begun, steps, model = belief, [], model.for_plans(self.counted(model.updates))
         proposed = _proposed(model, latent, noise.proposed) if noise.proposed.shape[2] else None
         for drawn, last_action, pair in zip(noise.drawn, noise.last_action, noise.pairs, strict=True):
             step = _improved(self, model, latent, proposed, belief, drawn, last_action, pair)
@@ -150,7 +150,7 @@ class Mppi:
         learned = Belief(*(model.played(one.unsqueeze(2)).squeeze(2) for one in learned))
         return PlanStep(actions, returns, index, elite_returns, score, learned.mean, learned.std)
 
-    def _counted(self, updates: Tensor) -> Tensor | None:
+    def counted(self, updates: Tensor) -> Tensor | None:
         """[H]: whether a step of a plan counts by now; None where all do."""
         if self._horizon_schedule is None:
             return None
