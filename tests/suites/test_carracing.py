@@ -63,6 +63,24 @@ def road(screen: np.ndarray) -> np.ndarray:
     return np.array(image.resize((64, 64), Image.Resampling.BILINEAR))
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_road_is_that_of_gymnasium_wherever_the_car_is(seed: int) -> None:
+    """On the road, beside it, at each border of the field and beyond it, turned and zoomed in any way."""
+    car_racing = env()._env
+    car_racing.reset(seed=seed)
+    rng = np.random.default_rng(seed)
+    border = [(sign * 333.0, other) for sign in (-1, 1) for other in (-333.0, 0.0, 333.0)]
+    places = [*border, *(place[::-1] for place in border), (400.0, 10.0), (0.0, 0.0), *rng.uniform(-330, 330, (8, 2))]
+    on_road = [corners[0] for corners, _ in car_racing.road_poly[:: len(car_racing.road_poly) // 12]]
+    for number, place in enumerate([*places, *on_road]):
+        car_racing.t = (0.0, 0.4, 5.0)[number % 3]
+        car_racing.car.hull.position = tuple(map(float, place))
+        car_racing.car.hull.angle = rng.uniform(-np.pi, np.pi)
+        car_racing.step(np.array([0.0, 1.0, 0.0]))
+        quick = car_racing.draw_road()
+        assert np.array_equal(quick, super(type(car_racing), car_racing)._render("state_pixels")[:84]), place
+
+
 def test_the_whole_screen_on_request() -> None:
     one, bare = env(size=96, has_dashboard=True), gymnasium.make("CarRacing-v3")
     assert np.array_equal(one.reset(2).obs["image"], bare.reset(seed=2)[0])
@@ -89,8 +107,8 @@ def test_an_open_drive_is_replayed_in_another_object_without_drawing_it(monkeypa
     one.reset(3)  # not the first drive of this object
     seen = [one.step(action) for action in controls(15)]
     drawn = []
-    draw = type(other._env)._render
-    monkeypatch.setattr(type(other._env), "_render", lambda self, mode: drawn.append(mode) or draw(self, mode))
+    draw = type(other._env).draw_road
+    monkeypatch.setattr(type(other._env), "draw_road", lambda self: drawn.append(self) or draw(self))
     assert bits([other.replay(3, controls(15))]) == bits(seen[-1:])
     assert len(drawn) == 1
     after = controls(5, seed=1)

@@ -90,7 +90,8 @@ class EpisodeWindows:
     def span(self, position: Tensor) -> tuple[Tensor, Tensor]:
         oldest = (position - self._stream_length).clamp(min=0)
         first_end = oldest + self._length - 1
-        first = self._known_before[first_end % self._stream_length]
+        # Not by `[]`: an index of one number asks the device for it.
+        first = self._known_before.take(first_end % self._stream_length)
         first = torch.where(first_end < position, first, self._known)
         return first, self._known - first
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from reverie.environments.actions import class_index, clipped
 from reverie.environments.base import Environment, Resume, TaskInfo, simulator_package
+from reverie.environments.carracing_road import quick_car_racing
 from reverie.environments.task_lines import described, require_task, unavailable
 from reverie.types import ReverieError, Space, Spaces, Timestep, require
 
@@ -46,33 +48,49 @@ class CarracingEnvironment(Environment):
         self._episode_frames = episode_frames
         self._image = road_image(size=size, has_dashboard=has_dashboard, task=task)
         self._is_continuous = task == "carracing_continuous"
-        self._env = _car_racing(task)(continuous=self._is_continuous)
+        self._has_dashboard = has_dashboard
+        self._env = _car_racing(task, is_quick=not has_dashboard)(continuous=self._is_continuous)
         image = Space(shape=(size, size, 3), dtype="uint8")
         discrete = Space(shape=(), dtype="int64", classes=5)
         action = Space(shape=(3,), dtype="float32") if self._is_continuous else discrete
         self.spaces = Spaces(obs={"image": image}, action=action)
         self._frames = 0
+        self._screen: Any = None
+        """What the game showed last; nothing where the road alone is drawn."""
 
     def reset(self, seed: int) -> Timestep:
-        screen, _ = self._env.reset(seed=seed)
-        self._frames = 0
-        obs = {"image": self._image(screen)}
-        return Timestep(obs=obs, reward=0.0, is_first=True, is_last=False, is_terminal=False)
+        return self._drawn(self._begun(seed))
 
     def step(self, action: np.ndarray) -> Timestep:
+        return self._drawn(self._driven(action))
+
+    def replay(self, seed: int, actions: np.ndarray) -> Timestep:
+        """Draws the last image only: drawing takes most of the time and changes nothing."""
+        timestep = self._begun(seed)
+        for action in actions:
+            if timestep.is_last:
+                break
+            timestep = self._driven(np.array(action))
+        return self._drawn(timestep)
+
+    def _begun(self, seed: int) -> Timestep:
+        self._screen, _ = self._env.reset(seed=seed)
+        self._frames = 0
+        return Timestep(obs={}, reward=0.0, is_first=True, is_last=False, is_terminal=False)
+
+    def _driven(self, action: np.ndarray) -> Timestep:
         native = pedals(action) if self._is_continuous else class_index(action, self.spaces.action.dim)
-        screen: Any = None
         info: dict[str, Any] = {}
         total, is_last, is_terminal = 0.0, False, False
         for _ in range(self.frames_per_step):
-            screen, reward, is_terminal, _, info = self._env.step(native)
+            self._screen, reward, is_terminal, _, info = self._env.step(native)
             total += float(reward)
             self._frames += 1
             is_last = is_terminal or self._frames >= self._episode_frames
             if is_last:
                 break
         return Timestep(
-            obs={"image": self._image(screen)},
+            obs={},
             reward=total,
             is_first=False,
             is_last=is_last,
@@ -80,17 +98,10 @@ class CarracingEnvironment(Environment):
             scores={"lap_finished": float(info.get("lap_finished", False))} if is_last else {},
         )
 
-    def replay(self, seed: int, actions: np.ndarray) -> Timestep:
-        """Draws the last image only: drawing takes most of the time and changes nothing."""
-        if len(actions) == 0:
-            return self.reset(seed)
-        blank = np.zeros((_SIDE, _SIDE, 3), np.uint8)
-        self._env._render = lambda mode: blank
-        try:
-            timestep = super().replay(seed, actions[:-1])
-        finally:
-            del self._env._render
-        return timestep if timestep.is_last else self.step(np.array(actions[-1]))
+    def _drawn(self, timestep: Timestep) -> Timestep:
+        """With its image. The whole screen is drawn by the game at every frame, the road alone only here."""
+        screen = self._screen if self._has_dashboard else self._env.draw_road()
+        return replace(timestep, obs={"image": self._image(screen)})
 
     def close(self) -> None:
         self._env.close()
@@ -104,14 +115,16 @@ def road_image(*, size: int, has_dashboard: bool, task: str) -> Callable[[np.nda
     filter_ = pillow.Resampling.BILINEAR
     if (rows, _SIDE) == (size, size):
         return np.array
-    # Pillow wants its rows in memory order; Gymnasium gives a transposed view.
+    # Pillow wants its rows in memory order; pygame gives a transposed view.
     return lambda screen: np.array(pillow.fromarray(np.ascontiguousarray(screen[:rows])).resize((size, size), filter_))
 
 
-def _car_racing(task: str) -> Any:
+def _car_racing(task: str, *, is_quick: bool) -> Any:
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # or it greets on the standard output
     for module in ("Box2D", "pygame"):  # Gymnasium reports them by an error of its own
         simulator_package(module, task=task, extra="carracing")
+    if is_quick:
+        return quick_car_racing(task)
     return simulator_package("gymnasium.envs.box2d.car_racing", task=task, extra="carracing").CarRacing
 
 
