@@ -38,7 +38,10 @@ Run = tuple[str, str, int]
 """Task, form and seed."""
 FORMS = {
     "v3": [],
-    "v3_2023": [*(f"{group}=dreamer_v3_2023" for group in ("components", "controller", "workflow")), "size=2023_s"],
+    "v3_2023": [
+        *(f"{group}=dreamer_v3_2023" for group in ("components", "controller", "workflow")),
+        *("size=2023_s", "training.sampler=uniform"),
+    ],
 }
 """The published curves from state were made by the form of 2023, with gradients through the dynamics; those from
 pictures by `v3`."""

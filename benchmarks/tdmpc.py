@@ -4,7 +4,8 @@
 
 `debug` and `tiny` plan as `experiment=tdmpc_pendulum` does (32 samples, 4 iterations), the other sizes as published
 (512 samples, 6 iterations); on a processor the time of one thread counts. One and sixteen take turns; the ratio is the
-median over the rounds. On a CUDA device also the whole update in a CUDA graph, with bfloat16 and compiled steps, on
+median over the rounds. On a CUDA device an action is asked for as in a run, from an observation on the host to an
+action there, in a recorded step; the whole update is measured too, in a CUDA graph, with bfloat16 and compiled steps, on
 batches of 256 sequences. Rows are made up: 24 numbers seen and 6 done, as a walker has. Writes
 benchmarks/results/tdmpc.json, or tdmpc_NAME.json for a GPU of that name.
 """
@@ -28,6 +29,8 @@ import torch
 from reverie.benchmark import SPACES, Conditions, update_speed
 from reverie.commands.composition import composed
 from reverie.rehearsal import made_up, rehearsal
+from reverie.runtime.acting import Acting
+from reverie.runtime.capture import WARM_UP_CALLS
 from reverie.types import Observation
 
 RESULTS = Path(__file__).parent / "results"
@@ -57,25 +60,29 @@ def plans(size: str, device: torch.device, calls: int) -> dict[str, Any]:
     runtime = "auto" if device.type == "cuda" else "cpu"
     config = composed("gym_Pendulum-v1", [f"experiment={experiment}", f"size={size}", f"runtime={runtime}"])
     made = rehearsal(config, spaces=WALKER, device=device, streams=1, rows=1)
-    policy, rng = made.workflow.policy(None), made.rng.stream("made-up")
+    policy, rng = made.workflow.policy(None), torch.Generator().manual_seed(0)
+    acting = Acting(made.rng, device, captures=device.type == "cuda")
 
     def planning(count: int) -> Callable[[], None]:
-        no = torch.zeros(count, dtype=torch.bool, device=device)
+        no = torch.zeros(count, dtype=torch.bool)
         obs = {key: made_up(space, count, rng) for key, space in WALKER.obs.items()}
         seen = Observation(obs=obs, reward=no.float(), is_first=no, is_last=no, is_terminal=no)
         carry = policy.initial(count)
 
         def plan() -> None:
             nonlocal carry
-            carry, _, _ = policy.act(carry, seen, mode="train")
+            carry = acting.step(policy, carry, seen, mode="train").carry
 
         return plan
 
-    ways = {count: planning(count) for count in (1, MANY)}
+    ways, is_cuda = {count: planning(count) for count in (1, MANY)}, device.type == "cuda"
+    for way in ways.values():
+        for _ in range(WARM_UP_CALLS + 1 if is_cuda else 0):  # the last of these is recorded
+            way()
     rounds: dict[int, list[float]] = {count: [] for count in ways}
     for _ in range(ROUNDS):
         for count, way in ways.items():
-            rounds[count].append(milliseconds(way, device, calls if size in SMALL else max(1, calls // 20)))
+            rounds[count].append(milliseconds(way, device, calls if size in SMALL or is_cuda else max(1, calls // 20)))
     ratios = [many / one for one, many in zip(rounds[1], rounds[MANY], strict=True)]
     planner = config.controller.planner
     return {
