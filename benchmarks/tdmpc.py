@@ -5,8 +5,8 @@
 `debug` and `tiny` plan as `experiment=tdmpc_pendulum` does (32 samples, 4 iterations), the other sizes as published
 (512 samples, 6 iterations); on a processor the time of one thread counts. One and sixteen take turns; the ratio is the
 median over the rounds. On a CUDA device an action is asked for as in a run, from an observation on the host to an
-action there, in a recorded step; the whole update is measured too, in a CUDA graph, with bfloat16 and compiled steps, on
-batches of 256 sequences. Rows are made up: 24 numbers seen and 6 done, as a walker has. Writes
+action there, in a recorded step. There the whole update is measured too, in a CUDA graph, with bfloat16 and compiled
+steps, on batches of 256 sequences. Rows are made up: 24 numbers seen and 6 done, as a walker has. Writes
 benchmarks/results/tdmpc.json, or tdmpc_NAME.json for a GPU of that name.
 """
 

@@ -1,0 +1,126 @@
+"""How well does World Models (2018) drive, and what did it take?
+
+    python benchmarks/carracing.py [--form laptop] [--seeds 0] [--minutes 20] [--set environment.num_workers=12]
+
+Runs the experiment `og_wm_carracing_small` as it is (`laptop`), or with more rollouts and a larger population for a
+machine of many processors (`workstation`). A run that `--minutes` do not suffice for is stopped with a checkpoint; the
+same command goes on with it, and only reads finished ones. Then the best controller plays `--episodes` of Gymnasium's
+CarRacing. Writes benchmarks/results/carracing.json, where runs of the other form and seeds stay, and a picture of all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from reverie.orchestration.report import read_metrics
+
+RESULTS = Path(__file__).parent / "results"
+FORMS = {
+    "laptop": [],
+    "workstation": [
+        *("training.total_timesteps=100000", "buffer.replay.capacity=100000"),
+        *("training.lengths.vae_updates=8000", "training.lengths.mdn_updates=4000"),
+        *("environment.num_envs=64", "controller.population.population=64", "controller.population.mean_episodes=64"),
+    ],
+}
+PUBLISHED = {
+    "Ha and Schmidhuber (2018)": {"mean": 906, "deviation": 21, "generations": 1800},
+    "the port of Tallec and others": {"mean": 860, "deviation": 120, "generations": None},
+}
+"""Over 100 episodes; the port does not say after how many generations."""
+Run = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--form", choices=FORMS, default="laptop")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="one after the other")
+    parser.add_argument("--minutes", type=float, help="stop a run that is not finished by then")
+    parser.add_argument("--episodes", type=int, default=100, help="of the best controller at the end")
+    parser.add_argument("--folder", type=Path, default=Path("runs/benchmark_carracing"), help="where the runs lie")
+    parser.add_argument("--set", nargs="*", default=[], help="further settings, the same for all runs")
+    given = parser.parse_args()
+    new = []
+    for seed in given.seeds:
+        logdir = given.folder / f"{given.form}-{seed}"
+        settings = [*FORMS[given.form], f"experiment.seed={seed}", *given.set]
+        _work(logdir, settings, None if given.minutes is None else 60 * given.minutes)
+        new.append({"form": given.form, "seed": seed, "settings": settings, **_summary(logdir, given.episodes)})
+    file = RESULTS / "carracing.json"
+    known = json.loads(file.read_text())["runs"] if file.exists() else []
+    others = [run for run in known if (run["form"], run["seed"]) not in [(one["form"], one["seed"]) for one in new]]
+    runs = sorted([*new, *others], key=lambda run: (run["form"], run["seed"]))
+    result = {"experiment": "og_wm_carracing_small", "published": PUBLISHED, "runs": runs}
+    file.write_text(json.dumps(result, indent=1) + "\n")
+    _draw(runs, file.with_suffix(".png"))
+    for run in new:
+        score, generations = run["score"], len(run["generations"])
+        print(f"{run['form']} seed {run['seed']}: {score['eval/return_mean']:.0f} after {generations} generations")
+
+
+def _work(logdir: Path, settings: list[str], seconds: float | None) -> None:
+    command = [sys.executable, "-m", "reverie", "train", "experiment=og_wm_carracing_small", f"logdir={logdir}"]
+    process = subprocess.Popen([*command, *settings], stdout=subprocess.DEVNULL)
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+    if process.returncode not in (0, 128 + signal.SIGTERM):
+        raise SystemExit(f"{logdir} ended with code {process.returncode}: see above")
+
+
+def _summary(logdir: Path, episodes: int) -> Run:
+    """The whole run: every generation, every trial of the mean, and what the best mean scores."""
+    lines = read_metrics(logdir / "metrics.jsonl")
+    about = json.loads((logdir / "run.json").read_text())
+    command = [sys.executable, "-m", "reverie", "eval", str(logdir), "--episodes", str(episodes), "--json"]
+    played = subprocess.run(command, check=True, capture_output=True, text=True)
+    return {
+        "is_finished": about["status"] == "finished",
+        "frames": lines[-1]["env_frames"],
+        "wall_seconds": round(lines[-1]["wall_seconds"]),
+        "score": json.loads(played.stdout),
+        "evaluation_at_the_end": [line["eval/return_mean"] for line in lines if "eval/return_mean" in line],
+        "generations": [
+            [line["env_frames"], *(round(line[f"train/fitness_{kind}"], 1) for kind in ("mean", "best", "worst"))]
+            for line in lines
+            if "train/fitness_mean" in line
+        ],
+        "means": [
+            [line["env_frames"], round(line["train/mean_fitness"], 1)] for line in lines if "train/mean_fitness" in line
+        ],
+        **{key: about[key] for key in ("hardware", "versions", "commit")},
+    }
+
+
+def _draw(runs: list[Run], path: Path) -> None:
+    figure = Figure(figsize=(5.2 * len(runs), 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    for place, run in enumerate(runs):
+        axes = figure.add_subplot(1, len(runs), place + 1)
+        frames, mean, best, _ = zip(*run["generations"], strict=True)
+        axes.plot(frames, best, color="0.7", linewidth=1, label="best member")
+        axes.plot(frames, mean, linewidth=1.3, label="mean of the members")
+        if run["means"]:
+            axes.plot(*zip(*run["means"], strict=True), marker="o", markersize=3, linewidth=1, label="the mean itself")
+        for (name, published), style in zip(PUBLISHED.items(), ("--", ":"), strict=True):
+            axes.axhline(published["mean"], color="0.4", linewidth=0.8, linestyle=style, label=name)
+        axes.set(xlabel="environment frames", ylabel="return", ylim=(-100, 950))
+        axes.set_title(f"{run['form']}, seed {run['seed']}: {len(frames)} generations", fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=7, loc="lower right")
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    main()
