@@ -72,6 +72,7 @@ def test_a_skipped_leg_does_nothing_and_a_longer_one_is_gone_back_to(
         (["training.batch_length=1"], "batch.length must be at least 2"),
         (["phases=og_wm", "environment.num_envs=3"], r"environment.num_envs must divide half of the population"),
         (["training.phases.2.workflow_hooks=[{encode: {batch: {size: 4, length: 1}}}]"], "sampler 'sweep'"),
+        (["training.phases.2.duration_updates=15"], "set its duration_updates to at least 16"),
         (["training.collect_with=brownian"], "Brownian actions are numbers"),
         (["training.collect_with=nobody"], "`controller.nobody`"),
         (["controller.population.population=5"], "must be even"),

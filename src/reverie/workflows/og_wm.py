@@ -61,7 +61,13 @@ class OgWm(WorldModelWorkflow):
     def _check(self, context: WorkflowContext) -> None:
         has_reward, has_termination = self._rnn.has_reward_head, self._rnn.has_termination_head
         self._config.check_losses(has_reward_head=has_reward, has_termination_head=has_termination)
-        check_hooks(context.config["training"]["phases"], has_heads=has_reward and has_termination)
+        training, replay = context.config["training"], context.config["buffer"].get("replay") or {}
+        check_hooks(
+            training["phases"],
+            has_heads=has_reward and has_termination,
+            capacity=replay.get("capacity", 0),
+            batch_size=training["batch_size"],
+        )
 
     def _make_evolution(self, context: WorkflowContext) -> None:
         # CMA-ES is a host's algorithm, whatever device the model is on.

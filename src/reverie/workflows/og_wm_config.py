@@ -52,10 +52,13 @@ class OgWmConfig:
             )
 
 
-def check_hooks(phases: Sequence[Any], *, has_heads: bool) -> None:
-    """What would be noticed only hours later, when the phase comes."""
+def check_hooks(phases: Sequence[Any], *, has_heads: bool, capacity: int, batch_size: int) -> None:
+    """What would be noticed only hours later, when the phase comes. ``capacity`` is that of the replay."""
+    rows = 0
     for phase, hook, batch in _hooks(phases):
         where = f"training.phases ('{phase.get('name')}')"
+        if hook == "collect" and phase.get("buffer"):
+            rows = min(capacity, rows + (phase.get("duration_steps") or 0))
         if hook == "evolve" and phase.get("controller") != POPULATION:
             raise ReverieError(f"{where}: `evolve` judges who acts there: give the phase `controller: {POPULATION}`.")
         if hook == "evolve_in_dream" and not has_heads:
@@ -66,6 +69,13 @@ def check_hooks(phases: Sequence[Any], *, has_heads: bool) -> None:
             )
         if hook == "encode" and batch.get("sampler") != "sweep":
             raise ReverieError(f"{where}: `encode` must come to every row: give its batch the sampler 'sweep'.")
+        if hook == "encode":
+            needed = -(-rows // (batch.get("size", batch_size) * batch.get("length", 1)))
+            if 0 < (phase.get("duration_updates") or 0) < needed:
+                raise ReverieError(
+                    f"{where}: {rows:,} rows are collected before, and some of them would stay without a latent: set "
+                    f"its duration_updates to at least {needed:,}."
+                )
         if hook == "converge_mdn" and batch.get("length", 2) < 2:
             raise ReverieError(f"{where}: `converge_mdn` learns what follows: its batch.length must be at least 2.")
 
