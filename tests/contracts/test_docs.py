@@ -133,10 +133,10 @@ def leaves(node: object, path: str = "") -> Iterator[str]:
 
 
 def tree_paths() -> list[str]:
-    """Every path of the README's source tree, by its indentation."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    tree = re.search(r"## The source tree\n\n```\n(.*?)^```", text, flags=re.M | re.S)
-    assert tree, "the README has no source tree"
+    """Every path of the tree in ARCHITECTURE.md, by its indentation."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    tree = re.search(r"## Every file\n\n```\n(.*?)^```", text, flags=re.M | re.S)
+    assert tree, "ARCHITECTURE.md has no tree of files"
     paths: list[str] = []
     parents: list[str] = []
     for line in tree[1].splitlines():
