@@ -80,7 +80,7 @@ def quick_car_racing(task: str) -> type:
             turned = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
             middles = self._middles @ (turned * zoom) + shift
             reaches = self._reaches[:, None] * zoom + _MARGIN
-            return (np.abs(middles - half) <= half + reaches).all(1).nonzero()[0]
+            return np.flatnonzero(np.all(np.abs(middles - half) <= half + reaches, axis=1))
 
         def _render(self, mode: str) -> None:
             """What Gymnasium calls at every frame."""

@@ -17,11 +17,13 @@ _MAX_VERSIONS = 64
 
 
 WALKS = ("autograd", "by_hand", "fused")
+PLANS = ("compiled", "fused")
 
 
 class _Setting:
     is_on = False
     walk = WALKS[0]
+    plans = PLANS[0]
 
 
 def use_compiled_steps(*, is_on: bool) -> None:
@@ -36,6 +38,16 @@ def use_walk(name: str) -> None:
 
 def chosen_walk() -> str:
     return _Setting.walk
+
+
+def use_plans(name: str) -> None:
+    """How plans are made while steps are compiled, for the whole process: one of ``PLANS``."""
+    _Setting.plans = name
+
+
+def plans_have_kernels() -> bool:
+    """Whether plans may be made in kernels of our own."""
+    return _Setting.is_on and _Setting.plans == "fused"
 
 
 def steps_are_compiled() -> bool:

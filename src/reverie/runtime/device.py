@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from reverie.runtime.compilation import WALKS, use_compiled_steps, use_walk
+from reverie.runtime.compilation import PLANS, WALKS, use_compiled_steps, use_plans, use_walk
 from reverie.runtime.convolutions import use_rewritten_convolutions
 from reverie.runtime.kernel_room import HAS_TRITON, HOPPER_BYTES, shared_bytes
 from reverie.types import ReverieError, require_choice
@@ -39,12 +39,15 @@ class RuntimeConfig:
     walk: str = "autograd"
     """Where steps are compiled, how DreamerV3 walks along sequences: by ``autograd``, ``by_hand`` with gradients of its
     own, or ``fused`` with kernels of its own too."""
+    plans: str = "compiled"
+    """Where steps are compiled, how TD-MPC2 plans for numbers: ``compiled``, or ``fused`` in kernels of its own."""
 
     def __post_init__(self) -> None:
         if self.threads < 1:
             raise ReverieError(f"runtime.threads must be at least 1, got {self.threads}.")
         if self.walk not in WALKS:
             raise ReverieError(f"runtime.walk must be one of {', '.join(WALKS)}, got '{self.walk}'.")
+        require_choice("runtime.plans", self.plans, PLANS)
         require_choice("runtime.acting_weights", self.acting_weights, ACTING_WEIGHTS)
         if self.captures_updates and self.finds_anomalies:
             raise ReverieError("runtime.finds_anomalies needs eager updates: set runtime.captures_updates=false.")
@@ -91,3 +94,4 @@ def prepare_torch(config: RuntimeConfig, device: torch.device) -> None:
     has_room = shared_bytes(device) >= HOPPER_BYTES
     use_rewritten_convolutions(is_on=config.rewrites_convolutions and is_cuda, has_kernels=has_room)
     use_walk(config.walk)
+    use_plans(config.plans)

@@ -54,10 +54,10 @@ class GaussianSearch(ActionSearch):
     def __init__(self, *, min_std: float = 0.05, max_std: float = 2.0) -> None:
         require("min_std of the search", min_std, at_least=0)
         require("max_std of the search", max_std, at_least=min_std)
-        self._min_std, self._max_std = min_std, max_std
+        self.min_std, self.max_std = min_std, max_std
 
     def begin(self, previous_mean: Tensor) -> Belief:
-        return Belief(previous_mean, torch.full_like(previous_mean, self._max_std))
+        return Belief(previous_mean, torch.full_like(previous_mean, self.max_std))
 
     def noise(self, shape: Sequence[int], action_dim: int, rng: Generator) -> Tensor:
         return torch.randn(*shape, action_dim, device=rng.device, generator=rng)
@@ -71,7 +71,7 @@ class GaussianSearch(ActionSearch):
         total = score_NE.sum(-1, keepdim=True) + 1e-9
         mean = (weight * elites_HNEA).sum(2) / total
         variance = (weight * (elites_HNEA - mean.unsqueeze(2)).square()).sum(2) / total
-        return Belief(mean, variance.sqrt().clamp(self._min_std, self._max_std))
+        return Belief(mean, variance.sqrt().clamp(self.min_std, self.max_std))
 
     def final(self, belief: Belief, action_NA: Tensor, noise_NA: Tensor | None) -> Tensor:
         if noise_NA is not None:

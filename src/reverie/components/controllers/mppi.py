@@ -87,11 +87,11 @@ class Mppi:
         require("samples of the planner", samples, at_least=max(2, proposals))
         if not 1 <= elites <= samples:
             raise ReverieError(f"the planner's elites must be from 1 to its samples ({samples}), got {elites}.")
-        self.horizon, self._search, self._temperature = horizon, search, temperature
+        self.horizon, self.search, self.temperature = horizon, search, temperature
         if horizon_schedule is not None:
             require("start of the horizon_schedule", horizon_schedule.start, at_least=1, at_most=horizon)
             require("end of the horizon_schedule", horizon_schedule.end, at_least=1, at_most=horizon)
-        self._horizon_schedule = horizon_schedule
+        self.horizon_schedule = horizon_schedule
         self._iterations, self._more_iterations = iterations, more_iterations
         self._samples, self._proposals, self._elites = samples, proposals, elites
 
@@ -102,16 +102,16 @@ class Mppi:
         choice = torch.empty(num_envs, self._elites, device=rng.device).exponential_(generator=rng)
         return PlanNoise(
             proposed=model.prior.noise((steps, num_envs, self._proposals), rng),
-            drawn=self._search.noise((count, steps, num_envs, rest), dim, rng),
+            drawn=self.search.noise((count, steps, num_envs, rest), dim, rng),
             last_action=model.prior.noise((count, num_envs, self._samples), rng),
             pairs=model.critic.pairs((count,), rng),
             choice=choice,
-            action=None if is_greedy else self._search.noise((num_envs,), dim, rng),
+            action=None if is_greedy else self.search.noise((num_envs,), dim, rng),
         )
 
     def __call__(self, model: LatentModel, latent: Tensor, previous_mean: Tensor, noise: PlanNoise) -> Plan:
         """Plans for latents [N, D]. ``previous_mean`` [H, N, A] is that of the last plans, zero where there is none."""
-        belief = self._search.begin(torch.cat([previous_mean[1:], torch.zeros_like(previous_mean[:1])]))
+        belief = self.search.begin(torch.cat([previous_mean[1:], torch.zeros_like(previous_mean[:1])]))
         begun, steps, model = belief, [], model.for_plans(self.counted(model.updates))
         proposed = _proposed(model, latent, noise.proposed) if noise.proposed.shape[2] else None
         for drawn, last_action, pair in zip(noise.drawn, noise.last_action, noise.pairs, strict=True):
@@ -120,7 +120,7 @@ class Mppi:
             steps.append(step)
         chosen, action = self._chosen(steps[-1], noise.choice)
         return Plan(
-            action=self._search.final(belief, action, noise.action),
+            action=self.search.final(belief, action, noise.action),
             mean=belief.mean,
             chosen=chosen,
             begun=begun,
@@ -138,23 +138,23 @@ class Mppi:
         pair: Tensor,
     ) -> PlanStep:
         """One iteration."""
-        actions = self._search.drawn(belief, drawn)
+        actions = self.search.drawn(belief, drawn)
         if proposed is not None:
             actions = torch.cat([proposed, actions], 2)
         actions = model.played(actions)
         returns = model.returns(latent, actions, last_action, pair).nan_to_num(0.0)
         elite_returns, index = returns.topk(min(self._elites, returns.shape[1]), dim=1)
-        score = (self._temperature * (elite_returns - elite_returns[:, :1])).exp()
+        score = (self.temperature * (elite_returns - elite_returns[:, :1])).exp()
         score = score / score.sum(1, keepdim=True)
-        learned = self._search.settled(belief, self._search.learned(actions_at(actions, index), score), model.updates)
+        learned = self.search.settled(belief, self.search.learned(actions_at(actions, index), score), model.updates)
         learned = Belief(*(model.played(one.unsqueeze(2)).squeeze(2) for one in learned))
         return PlanStep(actions, returns, index, elite_returns, score, learned.mean, learned.std)
 
     def counted(self, updates: Tensor) -> Tensor | None:
         """[H]: whether a step of a plan counts by now; None where all do."""
-        if self._horizon_schedule is None:
+        if self.horizon_schedule is None:
             return None
-        return torch.arange(self.horizon, device=updates.device) < self._horizon_schedule(updates).floor()
+        return torch.arange(self.horizon, device=updates.device) < self.horizon_schedule(updates).floor()
 
     def _chosen(self, last: PlanStep, choice: Tensor) -> tuple[Tensor, Tensor]:
         """Which elite is followed, drawn by its score, and its first action."""

@@ -96,7 +96,7 @@ class GaussianPrior(PolicyPrior):
         require_numbers(type(self).__name__, space)
         require("max_log_std of the policy", max_log_std, at_least=min_log_std)
         self.action_dim = self.noise_dim = space.dim
-        self._min_log_std, self._span = min_log_std, max_log_std - min_log_std
+        self.min_log_std, self.span = min_log_std, max_log_std - min_log_std
         self.network = network(latent_dim, 2 * space.dim)
 
     def noise(self, shape: Sequence[int], rng: Generator) -> Tensor:
@@ -104,7 +104,7 @@ class GaussianPrior(PolicyPrior):
 
     def forward(self, latent: Tensor, noise: Tensor, mask: Tensor | None = None) -> PriorDraw:
         mean, raw = self.network(latent).float().chunk(2, -1)
-        log_std = bounded_log_std(raw, low=self._min_log_std, span=self._span)
+        log_std = bounded_log_std(raw, low=self.min_log_std, span=self.span)
         dims: int | Tensor = self.action_dim
         if mask is not None:
             mean, log_std, noise, dims = mean * mask, log_std * mask, noise * mask, mask.sum(-1)

@@ -27,7 +27,7 @@ class QEnsemble(nn.Module):
         is_cautious: bool = False,
     ) -> None:
         super().__init__()
-        self.form, self._is_cautious = form, is_cautious
+        self.form, self.is_cautious = form, is_cautious
         self.network = network(latent_dim + action_dim, form.width)
 
     @property
@@ -40,7 +40,7 @@ class QEnsemble(nn.Module):
 
     def believed(self, values: Tensor) -> Tensor:
         """What plans and the policy make of the values [2, ...] of two members."""
-        return values.amin(0) if self._is_cautious else values.mean(0)
+        return values.amin(0) if self.is_cautious else values.mean(0)
 
     def drawn_dropout(self, inputs: int, rng: Generator, *, members: int) -> Tensor | None:
         return self.network.drawn_dropout(inputs, rng, members=members)

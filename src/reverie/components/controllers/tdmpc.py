@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
 
+from reverie.components.controllers.action_search import GaussianSearch
 from reverie.components.controllers.latent_model import LatentModel
-from reverie.components.controllers.mppi import Mppi
+from reverie.components.controllers.mppi import Mppi, PlanNoise
+from reverie.components.controllers.plan_layers import can_be_layers
 from reverie.components.networks.latent_encoder import LatentEncoder
+from reverie.runtime.compilation import plans_have_kernels
+from reverie.runtime.kernel_room import HOPPER_BYTES, shared_bytes
 from reverie.runtime.precision import FULL_PRECISION, Precision
 from reverie.types import Carry, Mode, Observation
 
@@ -32,6 +36,7 @@ class PlanningPolicy:
     ) -> None:
         self._encoder, self._model, self._planner = encoder, model, planner
         self._rngs, self._precision = rngs, precision
+        self._fused = _fused_plans(model, planner, precision)
 
     def initial(self, num_envs: int) -> Carry:
         device = next(self._model.prior.parameters()).device
@@ -44,12 +49,31 @@ class PlanningPolicy:
         noise = self._planner.noise(num_envs, self._model, rng, is_greedy=mode == "eval")
         shift = self._encoder.shift((num_envs,), rng)
         previous = carry["mean"].masked_fill(obs.is_first.view(-1, 1, 1), 0.0).transpose(0, 1)
-        model = self._model.about(self._encoder, obs.obs)
         with self._precision.applied():
-            plan = self._planner(model, self._encoder(obs.obs, shift), previous, noise)
-        action = torch.nan_to_num(plan.action, nan=0.0)  # an observation that is no number has no plan
-        carry = {"mean": torch.nan_to_num(plan.mean, nan=0.0).transpose(0, 1).contiguous()}
+            latent = self._encoder(obs.obs, shift)
+            if self._fused is not None:
+                action, mean = self._fused(latent, previous, noise)
+            else:
+                plan = self._planner(self._model.about(self._encoder, obs.obs), latent, previous, noise)
+                action, mean = plan.action, plan.mean
+        action = torch.nan_to_num(action, nan=0.0)  # an observation that is no number has no plan
+        carry = {"mean": torch.nan_to_num(mean, nan=0.0).transpose(0, 1).contiguous()}
         return carry, self._model.prior.native(action), {}
+
+
+_Planning = Callable[[Tensor, Tensor, PlanNoise], tuple[Tensor, Tensor]]
+
+
+def _fused_plans(model: LatentModel, planner: Mppi, precision: Precision) -> _Planning | None:
+    """Plans in kernels of their own, where a Hopper GPU makes them with the networks that the kernels know."""
+    search, device = planner.search, next(model.prior.parameters()).device
+    if not plans_have_kernels() or shared_bytes(device) < HOPPER_BYTES or planner.horizon_schedule is not None:
+        return None
+    if type(search) is not GaussianSearch or not can_be_layers(model):
+        return None
+    from reverie.components.controllers.fused_plans import FusedPlans  # Triton is not everywhere where torch is
+
+    return FusedPlans(planner, search, model, precision.dtype, has_overlap=True)
 
 
 class PriorPolicy:

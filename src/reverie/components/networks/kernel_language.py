@@ -1,4 +1,4 @@
-"""The language in which kernels are written, under names that a type checker accepts."""
+"""The language in which kernels are written, under names that a type checker accepts, and what all kernels share."""
 
 from __future__ import annotations
 
@@ -18,3 +18,11 @@ else:
     constexpr, tensor = tl.constexpr, tl.tensor
 
 EPSILON = tl.constexpr(NORM_EPSILON)
+
+
+@triton.jit
+def await_earlier(OVERLAP: constexpr) -> None:
+    """In every kernel: where launches overlap, it has begun before the one ahead of it has ended."""
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()

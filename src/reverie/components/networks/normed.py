@@ -23,14 +23,14 @@ class SimNorm(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         require("simnorm_dim of a network", dim, at_least=1)
-        self._dim = dim
+        self.dim = dim
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.float()
         if x.device.type != "cpu" or torch.compiler.is_compiling():
-            return x.unflatten(-1, (-1, self._dim)).softmax(-1).flatten(-2)
+            return x.unflatten(-1, (-1, self.dim)).softmax(-1).flatten(-2)
         # A processor sums up neighbours one by one, but rows with its vector units: ten times as fast.
-        columns = x.flatten(0, -2).t().unflatten(0, (-1, self._dim)) if x.dim() > 1 else x.view(-1, self._dim, 1)
+        columns = x.flatten(0, -2).t().unflatten(0, (-1, self.dim)) if x.dim() > 1 else x.view(-1, self.dim, 1)
         return columns.softmax(1).flatten(0, 1).t().reshape(x.shape)
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import triton
 
+from reverie.components.networks.kernel_language import await_earlier
 from reverie.components.representation_learners.rssm_kernel_parts import (
     activated,
-    await_earlier,
     class_probs,
     constexpr,
     inverse_size,

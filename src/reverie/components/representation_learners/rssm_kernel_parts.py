@@ -15,14 +15,6 @@ from reverie.components.networks.kernel_language import EPSILON, constexpr, tens
 
 
 @triton.jit
-def await_earlier(OVERLAP: constexpr) -> None:
-    """First in every kernel: where launches overlap, it has begun before the one ahead of it has ended."""
-    if OVERLAP:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
-
-
-@triton.jit
 def row_parts(parts: tensor, rows: tensor, batch: tensor, COUNT: constexpr) -> tensor:
     """Of the sums [COUNT, batch] that programs left: [rows, COUNT]. Asked for early, added up late."""
     index = tl.arange(0, triton.next_power_of_2(COUNT))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import triton
 
+from reverie.components.networks.kernel_language import await_earlier
 from reverie.components.representation_learners.rssm_kernel_parts import (
-    await_earlier,
     constexpr,
     store_slope,
     store_with_squares,

@@ -1,0 +1,213 @@
+"""TD-MPC2's plans in kernels of their own: 18 for an iteration, where the compiler makes more than a hundred.
+
+Written in Triton. From the same noise they are the plans of ``mppi.py``, rounded in another order. All launches can be
+captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from reverie.components.controllers.action_search import Belief, GaussianSearch
+from reverie.components.controllers.latent_model import LatentModel
+from reverie.components.controllers.mppi import Mppi, PlanNoise
+from reverie.components.controllers.plan_kernels import (
+    MISH,
+    PLAIN,
+    SIMNORM,
+    action_kernel,
+    choice_kernel,
+    draw_kernel,
+    layer_kernel,
+    rank_kernel,
+    returns_kernel,
+)
+from reverie.components.controllers.plan_layers import Layer, plan_layers
+
+_WHOLE = 512
+"""Terms of a sum that a program reads at once, where a term has two bytes."""
+_DEPTH = 128
+"""Of a longer sum, those that it reads at a time."""
+_PROGRAMS = 132
+"""One for each multiprocessor of an H200."""
+
+
+class FusedPlans:
+    """The plans of one agent, whose networks are as ``can_be_layers`` asks. ``dtype`` is that of products."""
+
+    def __init__(
+        self, planner: Mppi, search: GaussianSearch, model: LatentModel, dtype: torch.dtype, *, has_overlap: bool
+    ) -> None:
+        self.temperature, self.search, self.model, self.dtype = planner.temperature, search, model, dtype
+        self.layers = plan_layers(model, dtype)
+        self.has_overlap = has_overlap
+
+    def __call__(self, latent: Tensor, previous_mean: Tensor, noise: PlanNoise) -> tuple[Tensor, Tensor]:
+        """Actions [N, A], and the means of the plans [H, N, A]. The arguments are those of ``Mppi``."""
+        self.layers.copies.refresh()
+        begun = self.search.begin(torch.cat([previous_mean[1:], torch.zeros_like(previous_mean[:1])]))
+        return _Planning(self, begun, latent.to(self.dtype).contiguous(), noise).result()
+
+
+class _Read(NamedTuple):
+    """What a layer reads."""
+
+    x: Tensor
+    """[..., rows, K]."""
+    kind: Any
+    repeat: int = 1
+    """Plans that one row serves."""
+    apart: int = 0
+    """Numbers from the rows of one network to those of the next; 0 where all read the same."""
+
+
+class _Planning:
+    """One call: what its kernels write into, and their launches in order."""
+
+    def __init__(self, plans: FusedPlans, begun: Belief, latent: Tensor, noise: PlanNoise) -> None:
+        self._plans, self._layers, self._noise, self._latent = plans, plans.layers, noise, latent
+        self._mean, self._std = begun
+        self._steps, self._envs, dim = self._mean.shape
+        self._samples, self._elites = noise.last_action.shape[2], noise.choice.shape[1]
+        shape, device = (self._envs, self._samples), latent.device
+        self._actions = torch.empty(self._steps, *shape, dim, device=device)
+        self._last_action = torch.empty(*shape, dim, device=device)
+        self._returns, self._weights = torch.empty(2, *shape, device=device)
+        self._ranks = torch.empty(shape, dtype=torch.int32, device=device)
+        self._width = {"A": dim, "AP": triton.next_power_of_2(dim)}
+        self._plenty = {"S": self._samples, "SP": triton.next_power_of_2(self._samples)}
+
+    def result(self) -> tuple[Tensor, Tensor]:
+        drawn, search = self._noise.drawn, self._plans.search
+        if self._noise.proposed.shape[2]:
+            self._propose()
+        self._draw(drawn[0], learns=False)
+        for turn, (last_action, pair) in enumerate(zip(self._noise.last_action, self._noise.pairs, strict=True)):
+            self._judge(last_action, pair)
+            self._draw(drawn[turn + 1] if turn + 1 < len(drawn) else None, learns=True)
+        chosen = torch.empty_like(self._mean[0])
+        arguments = self._ranks, self._weights, self._noise.choice, self._actions, chosen
+        self._run(choice_kernel, (self._envs,), *arguments, **self._plenty, E=self._elites, **self._width)
+        return search.final(Belief(self._mean, self._std), chosen, self._noise.action), self._mean
+
+    def _propose(self) -> None:
+        """Actions of the policy, followed from the latents, as the first plans of each environment."""
+        count = self._noise.proposed.shape[2]
+        rows, state = self._envs * count, _Read(self._latent, PLAIN, repeat=count)
+        for step, noise in enumerate(self._noise.proposed):
+            if step:
+                for layer in self._layers.shared:
+                    state = _Read(self._product(layer.last(), state, rows, self._actions[step - 1]), MISH)
+                state = _Read(self._product(self._layers.dynamics, state, rows), SIMNORM)
+            self._act(state, rows, noise, self._actions[step])
+
+    def _judge(self, last_action: Tensor, pair: Tensor) -> None:
+        """What all plans are worth, and the place of each among those of its environment."""
+        layers, rows = self._layers, self._envs * self._samples
+        hidden = self._latent.new_empty(self._steps, 2, rows, layers.reward.weight.shape[-1])
+        apart, state = hidden[0, 0].numel(), _Read(self._latent, PLAIN, repeat=self._samples)
+        for step, actions in enumerate(self._actions):
+            for layer in layers.shared[:-1]:
+                state = _Read(y := self._product(layer, state, rows, actions), MISH, apart=y[0].numel())
+            self._product(layers.shared[-1], state, rows, actions, into=hidden[step])
+            state = _Read(self._product(layers.dynamics, _Read(hidden[step, 1], MISH), rows), SIMNORM)
+        # The rewards of all steps at once: nothing waited for them.
+        rewards = self._product(layers.reward, _Read(hidden, MISH, apart=2 * apart), rows, groups=self._steps)
+        self._act(state, rows, last_action, self._last_action)
+        for layer in layers.critic:
+            y = self._product(layer, state, rows, self._last_action, members=pair)
+            state = _Read(y, MISH, apart=y[0].numel())
+        model = self._plans.model
+        bins = {"B": model.critic.form.width, "BP": triton.next_power_of_2(model.critic.form.width), "BM": 8}
+        arguments = rewards, state.x, model.critic.form.bins, self._returns, rows, model.discount
+        flags = {"H": self._steps, "IS_CAUTIOUS": model.critic.is_cautious}
+        self._run(returns_kernel, (triton.cdiv(rows, 8),), *arguments, **bins, **flags)
+        arguments = self._returns, self._ranks, self._weights, self._plans.temperature
+        grid = self._envs, triton.cdiv(self._samples, 32)
+        self._run(rank_kernel, grid, *arguments, S=self._samples, E=self._elites, BM=32, BK=64)
+
+    def _draw(self, noise: Tensor | None, *, learns: bool) -> None:
+        """What is believed of good actions, from the plans that were judged; and new plans, where there is noise."""
+        search, proposals = self._plans.search, self._noise.proposed.shape[2]
+        known = self._weights, self._weights if noise is None else noise, self._actions
+        flags = {"P": proposals, "LEARNS": learns, "DRAWS": noise is not None}
+        arguments = *known, self._mean, self._std, search.min_std, search.max_std
+        self._run(draw_kernel, (self._envs, self._steps), *arguments, **self._plenty, **self._width, **flags)
+
+    def _act(self, state: _Read, rows: int, noise: Tensor, action: Tensor) -> None:
+        """What the policy does, for the first plans of each environment in ``action`` [N, S, A]."""
+        for layer in self._layers.policy:
+            state = _Read(self._product(layer, state, rows), MISH)
+        prior, sizes = self._plans.model.prior, (rows, rows // self._envs, action.shape[1])
+        arguments = state.x, noise, action, *sizes, prior.min_log_std, prior.span
+        self._run(action_kernel, (triton.cdiv(rows, 32),), *arguments, **self._width, BM=32)
+
+    def _product(
+        self,
+        layer: Layer,
+        read: _Read,
+        rows: int,
+        action: Tensor | None = None,
+        *,
+        groups: int | None = None,
+        members: Tensor | None = None,
+        into: Tensor | None = None,
+    ) -> Tensor:
+        """[networks, rows, N]. Of ``action`` [N, S, A], the first plans of each environment are read."""
+        networks, outputs, terms = layer.weight.shape
+        groups = groups or (networks if members is None else len(members))
+        y = read.x.new_empty(groups, rows, outputs) if into is None else into
+        nothing = y  # stands where nothing is read
+        norm = (self._layers.latent if read.kind is SIMNORM else layer.norm) or (nothing, nothing)
+        cut = _Cut.of(rows, outputs, terms, groups, is_narrow=y.element_size() == 2)
+        taken = nothing if action is None else action
+        beside = nothing if layer.action is None else layer.action
+        asked = nothing if members is None else members
+        arguments = read.x, *norm, taken, layer.weight, beside, layer.bias, asked, y
+        sizes = rows, read.apart, rows * outputs, rows // self._envs, taken.shape[1], read.repeat
+        self._run(
+            *(layer_kernel, (triton.cdiv(rows, cut.rows), triton.cdiv(outputs, cut.columns), groups)),
+            *(*arguments, *sizes),
+            K=terms,
+            N=outputs,
+            A=0 if layer.action is None else self._width["A"],
+            AP=max(16, self._width["AP"]),
+            KIND=read.kind,
+            DIM=self._layers.simnorm_dim,
+            OWN=members is None and networks > 1,
+            HAS_MEMBERS=members is not None,
+            BM=cut.rows,
+            BN=cut.columns,
+            BK=cut.depth,
+            num_warps=cut.warps,
+        )
+        return y
+
+    def _run(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **names: Any) -> None:
+        overlap = {"launch_pdl": True} if self._plans.has_overlap else {}
+        kernel[grid](*arguments, **names, OVERLAP=self._plans.has_overlap, **overlap)
+
+
+class _Cut(NamedTuple):
+    """What one program makes of a layer."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+
+    @classmethod
+    def of(cls, rows: int, outputs: int, terms: int, groups: int, *, is_narrow: bool) -> _Cut:
+        """Wide programs work out the same rows less often, but all multiprocessors should have one."""
+        if not is_narrow:
+            return cls(16, 32, _DEPTH, 4)
+        columns = 128
+        while columns > 16 and triton.cdiv(rows, 32) * triton.cdiv(outputs, columns) * groups <= _PROGRAMS // 2:
+            columns //= 2
+        if terms > _WHOLE:
+            return cls(32, min(columns, 64), _DEPTH, 4)
+        return cls(32, columns, max(16, triton.next_power_of_2(terms)), 16 if columns > 32 else 8)
