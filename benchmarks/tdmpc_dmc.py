@@ -142,7 +142,7 @@ def _draw(runs: list[Line], path: Path) -> None:
         for number, curve in enumerate(PUBLISHED[task].values()):
             label = None if number else "published seeds"
             axes.plot(*zip(*curve, strict=True), color="0.75", linewidth=1, label=label)
-        mean = np.mean(list(_published(task, end).values()))
+        mean = float(np.mean(list(_published(task, end).values())))
         label = f"published, mean at {end:,.0f}: {mean:.1f}"
         axes.axhline(mean, color="0.4", linewidth=0.8, linestyle="--", label=label)
         for number, run in enumerate(mine):
