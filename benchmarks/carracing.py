@@ -12,16 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-
-from reverie.orchestration.report import read_metrics
+from training_runs import Line, TrainingRun, add_arguments, work, written
 
 RESULTS = Path(__file__).parent / "results"
 FORMS = {
@@ -37,56 +34,38 @@ PUBLISHED = {
     "the port of Tallec and others": {"mean": 860, "deviation": 120, "generations": None},
 }
 """Over 100 episodes; the port does not say after how many generations."""
-Run = dict[str, Any]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--form", choices=FORMS, default="laptop")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="one after the other")
-    parser.add_argument("--minutes", type=float, help="stop a run that is not finished by then")
     parser.add_argument("--episodes", type=int, default=100, help="of the best controller at the end")
-    parser.add_argument("--folder", type=Path, default=Path("runs/benchmark_carracing"), help="where the runs lie")
-    parser.add_argument("--set", nargs="*", default=[], help="further settings, the same for all runs")
+    add_arguments(parser, folder="runs/benchmark_carracing")
     given = parser.parse_args()
     new = []
-    for seed in given.seeds:
-        logdir = given.folder / f"{given.form}-{seed}"
+    for seed in given.seeds:  # one after the other
+        name = f"{given.form}-{seed}"
         settings = [*FORMS[given.form], f"experiment.seed={seed}", *given.set]
-        _work(logdir, settings, None if given.minutes is None else 60 * given.minutes)
-        new.append({"form": given.form, "seed": seed, "settings": settings, **_summary(logdir, given.episodes)})
+        words = ["experiment=og_wm_carracing_small", *settings]
+        run = TrainingRun(logdir=given.folder / name, notes=given.folder / "notes" / name, settings=words)
+        work([run], parallel=1, minutes=given.minutes)
+        new.append({"form": given.form, "seed": seed, "settings": settings, **_summary(run, given.episodes)})
     file = RESULTS / "carracing.json"
-    known = json.loads(file.read_text())["runs"] if file.exists() else []
-    others = [run for run in known if (run["form"], run["seed"]) not in [(one["form"], one["seed"]) for one in new]]
-    runs = sorted([*new, *others], key=lambda run: (run["form"], run["seed"]))
-    result = {"experiment": "og_wm_carracing_small", "published": PUBLISHED, "runs": runs}
-    file.write_text(json.dumps(result, indent=1) + "\n")
+    about = {"experiment": "og_wm_carracing_small", "published": PUBLISHED}
+    runs = written(file, new, about=about, keys=("form", "seed"))
     _draw(runs, file.with_suffix(".png"))
     for run in new:
         score, generations = run["score"], len(run["generations"])
         print(f"{run['form']} seed {run['seed']}: {score['eval/return_mean']:.0f} after {generations} generations")
 
 
-def _work(logdir: Path, settings: list[str], seconds: float | None) -> None:
-    command = [sys.executable, "-m", "reverie", "train", "experiment=og_wm_carracing_small", f"logdir={logdir}"]
-    process = subprocess.Popen([*command, *settings], stdout=subprocess.DEVNULL)
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGTERM)
-        process.wait()
-    if process.returncode not in (0, 128 + signal.SIGTERM):
-        raise SystemExit(f"{logdir} ended with code {process.returncode}: see above")
-
-
-def _summary(logdir: Path, episodes: int) -> Run:
+def _summary(run: TrainingRun, episodes: int) -> Line:
     """The whole run: every generation, every trial of the mean, and what the best mean scores."""
-    lines = read_metrics(logdir / "metrics.jsonl")
-    about = json.loads((logdir / "run.json").read_text())
-    command = [sys.executable, "-m", "reverie", "eval", str(logdir), "--episodes", str(episodes), "--json"]
+    lines = run.lines()
+    command = [sys.executable, "-m", "reverie", "eval", str(run.logdir), "--episodes", str(episodes), "--json"]
     played = subprocess.run(command, check=True, capture_output=True, text=True)
     return {
-        "is_finished": about["status"] == "finished",
+        "is_finished": run.is_finished,
         "frames": lines[-1]["env_frames"],
         "wall_seconds": round(lines[-1]["wall_seconds"]),
         "score": json.loads(played.stdout),
@@ -99,11 +78,11 @@ def _summary(logdir: Path, episodes: int) -> Run:
         "means": [
             [line["env_frames"], round(line["train/mean_fitness"], 1)] for line in lines if "train/mean_fitness" in line
         ],
-        **{key: about[key] for key in ("hardware", "versions", "commit")},
+        **run.about(),
     }
 
 
-def _draw(runs: list[Run], path: Path) -> None:
+def _draw(runs: list[Line], path: Path) -> None:
     figure = Figure(figsize=(5.2 * len(runs), 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     for place, run in enumerate(runs):

@@ -11,16 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-
-from reverie.orchestration.report import read_metrics
+from training_runs import Line, TrainingRun, work
 
 RESULTS = Path(__file__).parent / "results"
 CURVES = ("collect/return_mean", "eval/return_mean")
@@ -32,8 +27,9 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, default=2, help="runs side by side")
     parser.add_argument("--folder", type=Path, default=Path("runs/benchmark_cartpole"), help="where the runs lie")
     given = parser.parse_args()
-    with ThreadPoolExecutor(given.parallel) as pool:
-        runs = list(pool.map(lambda seed: _run(seed, given.folder), given.seeds))
+    trained = {seed: _run(seed, given.folder) for seed in given.seeds}
+    work(list(trained.values()), parallel=given.parallel)
+    runs = [_summary(seed, run) for seed, run in trained.items()]
     abouts = [run.pop("about") for run in runs]
     result = {"experiment": "dreamer_cartpole", "parallel": given.parallel, **abouts[0], "runs": runs}
     RESULTS.mkdir(exist_ok=True)
@@ -43,13 +39,13 @@ def main() -> None:
         print(f"seed {run['seed']}: final return {run['final_return_mean']:.1f} after {run['wall_seconds']:.0f} s")
 
 
-def _run(seed: int, folder: Path) -> dict[str, Any]:
-    logdir = folder / f"seed{seed}"
-    # An unfinished run is resumed, a finished one only says so: the folder can be given again after an interruption.
-    command = [sys.executable, "-m", "reverie", "train", f"experiment.seed={seed}", f"logdir={logdir}"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    lines = read_metrics(logdir / "metrics.jsonl")
-    about = json.loads((logdir / "run.json").read_text())
+def _run(seed: int, folder: Path) -> TrainingRun:
+    name = f"seed{seed}"
+    return TrainingRun(logdir=folder / name, notes=folder / "notes" / name, settings=[f"experiment.seed={seed}"])
+
+
+def _summary(seed: int, run: TrainingRun) -> Line:
+    lines = run.lines()
     last = [line for line in lines if "eval/return_mean" in line][-1]
     return {
         "seed": seed,
@@ -63,11 +59,11 @@ def _run(seed: int, folder: Path) -> dict[str, Any]:
             name: [[line["agent_steps"], line["wall_seconds"], line[name]] for line in lines if name in line]
             for name in CURVES
         },
-        "about": {key: about[key] for key in ("hardware", "versions", "commit")},
+        "about": run.about(),
     }
 
 
-def _draw(runs: list[dict[str, Any]], path: Path) -> None:
+def _draw(runs: list[Line], path: Path) -> None:
     figure = Figure(figsize=(7, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

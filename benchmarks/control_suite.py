@@ -15,26 +15,18 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
-
-from reverie.orchestration.report import read_metrics
+from panels import panels
+from training_runs import TrainingRun, add_arguments, curve_of, work, written
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "results"
 TASKS = ["dmc_cartpole_swingup", "dmc_walker_walk"]
 NUM_ENVS = {"proprio": 4, "vision": 8}
 """As those who made the curves: an episode of one among sixteen is 16,000 frames old at its end."""
-Run = tuple[str, str, int]
+Key = tuple[str, str, int]
 """Task, form and seed."""
 FORMS = {
     "v3": [],
@@ -55,31 +47,23 @@ def main() -> None:
     parser.add_argument("--observations", choices=NUM_ENVS, default="proprio", help="state or pictures")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=["v3"])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--frames", type=int, default=200_000)
-    parser.add_argument("--minutes", type=float, help="stop runs that are not finished by then")
-    parser.add_argument("--folder", type=Path, help="where the runs lie (runs/benchmark_dmc_...)")
-    parser.add_argument("--set", nargs="*", default=[], help="further settings, the same for all runs")
+    add_arguments(parser, folder="runs/benchmark_dmc_...")
+    parser.set_defaults(folder=None)
     given = parser.parse_args()
     name = f"dmc_{given.observations}"
-    runs: list[Run] = list(itertools.product(given.tasks, given.forms, given.seeds))
-    folders = {run: (given.folder or Path(f"runs/benchmark_{name}")) / "-".join(map(str, run)) for run in runs}
+    folder = given.folder or Path(f"runs/benchmark_{name}")
+    keys: list[Key] = list(itertools.product(given.tasks, given.forms, given.seeds))
     settings = [f"training.total_timesteps={given.frames // FRAMES_PER_STEP}"]
     settings += [f"environment.num_envs={NUM_ENVS[given.observations]}", *given.set]
-    deadline = None if given.minutes is None else time.monotonic() + given.minutes * 60
-    started = {run: _started(f"experiment=dreamer_{name}", run, folders[run], settings) for run in runs}
-    for run, process in started.items():
-        _wait(process, deadline)
-        if process.returncode not in (0, 128 + signal.SIGTERM):
-            raise SystemExit(f"{run} ended with code {process.returncode}: see above")
+    runs = {key: _run(f"experiment=dreamer_{name}", key, folder, settings) for key in keys}
+    work(list(runs.values()), parallel=len(runs), minutes=given.minutes)
     published = json.loads((HERE / "published" / f"dreamerv3_{name}.json").read_text())["tasks"]
     about = {"side_by_side": len(runs), "settings": given.set}
-    new = [_summary(run, folders[run], published[run[0]]) | about for run in runs]
-    file = RESULTS / f"{name}.json"
-    everything = [*new, *_other_runs(file, runs)]
-    everything.sort(key=lambda one: (one["task"], one["form"], one["seed"]))
-    file.write_text(json.dumps({"experiment": f"dreamer_{name}", "runs": everything}, indent=1) + "\n")
-    _draw(everything, published, RESULTS / f"{name}.png")
+    new = [_summary(key, run, published[key[0]]) | about for key, run in runs.items() if run.lines()]
+    file = HERE / "results" / f"{name}.json"
+    everything = written(file, new, about={"experiment": f"dreamer_{name}"}, keys=("task", "form", "seed"))
+    _draw(everything, published, file.with_suffix(".png"))
     for one in new:
         _say(one)
 
@@ -93,37 +77,18 @@ def _say(run: dict[str, Any]) -> None:
     print(f"{below} below them, the rest inside")
 
 
-def _other_runs(file: Path, runs: list[Run]) -> list[dict[str, Any]]:
-    """Those of earlier times."""
-    found = json.loads(file.read_text())["runs"] if file.exists() else []
-    return [one for one in found if (one["task"], one["form"], one["seed"]) not in runs]
+def _run(experiment: str, key: Key, folder: Path, settings: list[str]) -> TrainingRun:
+    task, form, seed = key
+    name = "-".join(map(str, key))
+    words = [experiment, *FORMS[form], f"task={task}", f"experiment.seed={seed}", "evaluation.every_steps=50000"]
+    words += ["checkpoint.every_steps=50000", "environment.num_workers=2", *settings]
+    return TrainingRun(logdir=folder / name, notes=folder / "notes" / name, settings=words)
 
 
-def _started(experiment: str, run: Run, folder: Path, settings: list[str]) -> subprocess.Popen[bytes]:
-    task, form, seed = run
-    command = [sys.executable, "-m", "reverie", "train", experiment, *FORMS[form], f"task={task}"]
-    command += [f"experiment.seed={seed}", f"logdir={folder}", "evaluation.every_steps=50000"]
-    command += ["checkpoint.every_steps=50000", "environment.num_workers=2", *settings]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL)
-
-
-def _wait(process: subprocess.Popen[bytes], deadline: float | None) -> None:
-    try:
-        process.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGTERM)
-        process.wait()
-
-
-def _summary(run: Run, logdir: Path, published: dict[str, Curve]) -> dict[str, Any]:
-    task, form, seed = run
-    lines = read_metrics(logdir / "metrics.jsonl")
-    about = json.loads((logdir / "run.json").read_text())
-    curve = [
-        [line["env_frames"], round(line["collect/return_mean"], 1), line["collect/episodes"]]
-        for line in lines
-        if "collect/episodes" in line
-    ]
+def _summary(key: Key, run: TrainingRun, published: dict[str, Curve]) -> dict[str, Any]:
+    task, form, seed = key
+    lines = run.lines()
+    curve = curve_of(lines)
     return {
         "task": task,
         "form": form,
@@ -133,7 +98,7 @@ def _summary(run: Run, logdir: Path, published: dict[str, Curve]) -> dict[str, A
         "wall_seconds": round(lines[-1]["wall_seconds"]),
         "curve": curve,
         "compared": compared(curve, published),
-        **{key: about[key] for key in ("hardware", "versions", "commit")},
+        **run.about(),
     }
 
 
@@ -151,20 +116,14 @@ def compared(curve: Curve, published: dict[str, Curve]) -> list[dict[str, Any]]:
 
 
 def _draw(runs: list[dict[str, Any]], published: dict[str, dict[str, Curve]], path: Path) -> None:
-    tasks = sorted({run["task"] for run in runs})
-    figure = Figure(figsize=(5.2 * len(tasks), 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    for column, task in enumerate(tasks):
-        axes = figure.add_subplot(1, len(tasks), column + 1)
+    figure, found = panels(sorted({run["task"] for run in runs}), size=(5.2, 3.6), columns=len(TASKS))
+    for task, axes in found:
         for number, seed in enumerate(published[task].values()):
             axes.plot(*zip(*seed, strict=True), color="0.75", linewidth=1, label=None if number else "published seeds")
-        for run in (one for one in runs if one["task"] == task):
+        for run in (one for one in runs if one["task"] == task and one["curve"]):
             frames, returns, _ = zip(*run["curve"], strict=True)
             axes.plot(frames, returns, marker="o", markersize=3, label=f"{run['form']}, seed {run['seed']}")
-        axes.set(xlabel="environment frames", ylabel="return of training episodes", title=task)
-        axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.set(xlim=(0, max(run["frames"] for run in runs)), ylim=(0, 1000))
-        axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=8, loc="upper left")
     figure.savefig(path, dpi=150)
 

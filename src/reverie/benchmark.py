@@ -7,7 +7,7 @@ import gc
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -31,11 +31,14 @@ _MIN_ROWS = 128
 
 _PICTURE = Space(shape=(64, 64, 3), dtype="uint8")
 _VECTOR = Space(shape=(24,), dtype="float32")
-_SIX_CLASSES = Space(shape=(), dtype="int64", classes=6)
+ACTIONS = {
+    "discrete": Space(shape=(), dtype="int64", classes=6),
+    "continuous": Space(shape=(6,), dtype="float32"),
+}
 SPACES = {
-    "image": Spaces(obs={"image": _PICTURE}, action=_SIX_CLASSES),
-    "vector": Spaces(obs={"vector": _VECTOR}, action=Space(shape=(6,), dtype="float32")),
-    "mixed": Spaces(obs={"image": _PICTURE, "vector": _VECTOR}, action=_SIX_CLASSES),
+    "image": Spaces(obs={"image": _PICTURE}, action=ACTIONS["discrete"]),
+    "vector": Spaces(obs={"vector": _VECTOR}, action=ACTIONS["continuous"]),
+    "mixed": Spaces(obs={"image": _PICTURE, "vector": _VECTOR}, action=ACTIONS["discrete"]),
 }
 """What may be observed: the pictures of the published comparisons, the state of a walking robot, or both."""
 
@@ -56,6 +59,14 @@ class Conditions:
     calls: int
     """In each of the four loops, of which the best counts."""
     has_parts: bool = False
+    actions: str | None = None
+    """Discrete or continuous; None for those that ``SPACES`` has beside the observations."""
+
+    def spaces(self, *, pictures: int) -> Spaces:
+        """``pictures`` of them are behind each other in one observation."""
+        found = SPACES[self.observations]
+        obs = {key: _stacked(space, pictures) if space.is_image else space for key, space in found.obs.items()}
+        return Spaces(obs=obs, action=ACTIONS[self.actions] if self.actions else found.action)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +75,9 @@ class UpdateSpeed:
 
     size: str
     observations: str
+    pictures: int
+    """Those behind each other in one observation; 0 where none are seen."""
+    actions: str
     precision: str
     is_captured: bool
     is_compiled: bool
@@ -145,7 +159,7 @@ def update_speed(config: DictConfig, conditions: Conditions) -> UpdateSpeed:
 
 def _measured(config: DictConfig, conditions: Conditions, device: torch.device) -> UpdateSpeed:
     runtime = section(RuntimeConfig, config.runtime, path="runtime")
-    spaces, calls, wait = SPACES[conditions.observations], conditions.calls, partial(_wait, device)
+    spaces, calls, wait = conditions.spaces(pictures=_pictures(config)), conditions.calls, partial(_wait, device)
     is_cuda = device.type == "cuda"
     if is_cuda:
         torch.cuda.reset_peak_memory_stats(device)
@@ -169,6 +183,8 @@ def _measured(config: DictConfig, conditions: Conditions, device: torch.device) 
     return UpdateSpeed(
         size=conditions.size,
         observations=conditions.observations,
+        pictures=_pictures(config) if any(space.is_image for space in spaces.obs.values()) else 0,
+        actions="continuous" if spaces.action.classes is None else "discrete",
         precision=str(Precision(runtime.precision, device).dtype).removeprefix("torch."),
         is_captured=is_captured,
         is_compiled=steps_are_compiled(),
@@ -226,6 +242,17 @@ def _recordable(part: Part, made: Rehearsal) -> Captured:
         return {}
 
     return Captured(call, name="update", generators=made.rng.streams)
+
+
+def _pictures(config: DictConfig) -> int:
+    """How many of the last pictures an observation of the configured environment has behind each other."""
+    environment = config.environment
+    return environment.get("frame_stack", 1) * (environment.get("simulator") or {}).get("frame_stack", 1)
+
+
+def _stacked(picture: Space, count: int) -> Space:
+    height, width, channels = picture.shape
+    return replace(picture, shape=(height, width, channels * count))
 
 
 def _rows(config: DictConfig) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from reverie.cli import main
+from reverie.commands.bench import default_size
 from reverie.commands.catalogue import options
 
 SMALL = ("training.batch_size=2", "training.batch_length=4", "workflow.horizon=2", "runtime=cpu")
@@ -44,7 +45,8 @@ def test_the_numbers_have_names_and_nothing_is_left_behind(capsys: pytest.Captur
     (result,) = document["results"]
     assert all(result[name] > 0 for name in POSITIVE)
     assert result["size"] == "debug"
-    assert (result["observations"], result["precision"]) == ("image", "float32")
+    assert (result["observations"], result["pictures"], result["actions"]) == ("image", 1, "discrete")
+    assert result["precision"] == "float32"
     assert (result["loops"], result["calls"]) == (4, 2)
     assert result["updates_per_second"] == pytest.approx(1000 / result["ms_per_update"], rel=1e-3)
     assert not result["is_captured"]
@@ -71,6 +73,38 @@ def test_options_and_settings_reach_what_is_measured(capsys: pytest.CaptureFixtu
     assert large["flops_per_update"] > small["flops_per_update"]
 
 
+def test_another_experiment_brings_its_algorithm_and_its_pictures(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "experiment=tdmpc_dmc_vision",
+        "--actions",
+        "continuous",
+        "--parts",
+        "training.batch_size=2",
+        "runtime=cpu",
+    )
+    assert main(["bench", *words, "workflow.plans=false"]) == 0
+    said = capsys.readouterr().out
+    assert "image (3 pictures behind each other), continuous actions, float32" in said
+    assert "targets of the values" in said
+    (line,) = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    assert (line["pictures"], line["actions"]) == (3, "continuous")
+    assert {"targets", "model", "policy", "other"} < set(line["ms_per_part"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "size"),
+    [
+        ([], "12m"),
+        (["training.batch_size=8"], "12m"),
+        (["experiment=tdmpc_dmc_vision"], "tdmpc2_5m"),
+        (["+experiment=tdmpc1_dmc", "training.batch_size=8"], "tdmpc1"),
+    ],
+)
+def test_the_size_on_a_gpu_is_that_of_the_experiment(overrides: list[str], size: str) -> None:
+    assert default_size(overrides, is_cuda=True) == size
+    assert default_size(overrides, is_cuda=False) == "debug"
+
+
 @pytest.fixture
 def own_source(repo_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several sizes are measured in processes of their own, which find the package in this checkout."""
@@ -83,7 +117,13 @@ def test_a_table_for_people_and_a_line_of_json_for_each_size(
     words = ("--size", "debug", "tiny", *SMALL, "size.blocks=4", "--observations", "vector", "--parts")
     assert main(["bench", *words]) == 0
     said = capfd.readouterr()
-    for text in ("One update on cpu: vector, float32, eager", "debug", "tiny", "updates per second", "RSSM along the"):
+    for text in (
+        "One update on cpu: vector, continuous actions, float32, eager",
+        "debug",
+        "tiny",
+        "updates per second",
+        "RSSM along the",
+    ):
         assert text in said.out
     assert "No utilisation" in said.out
     lines = [json.loads(line) for line in said.out.splitlines() if line.startswith("{")]
@@ -101,6 +141,8 @@ def test_a_table_for_people_and_a_line_of_json_for_each_size(
         (["size=12m"], "a size is given as --size 12m"),
         (["--calls", "0"], "argument --calls: must be a positive integer, got '0'"),
         (["--observations", "sound"], "invalid choice: 'sound'"),
+        (["--actions", "none"], "invalid choice: 'none'"),
+        (["--size", "12m", "experiment=tdmpc_dmc"], "choose a size of this algorithm"),
         (["--precision", "float8"], "invalid choice: 'float8'"),
         (["workflow.horison=3"], "did you mean `workflow.horizon`?"),
         (["workflow.horizon=x"], "`workflow.horizon` must be an integer, got 'x'"),

@@ -30,6 +30,8 @@ from reverie.workflows.update_parts import HasParts, Part
 SPEED = UpdateSpeed(
     size="12m",
     observations="image",
+    pictures=1,
+    actions="discrete",
     precision="bfloat16",
     is_captured=True,
     is_compiled=True,
@@ -43,6 +45,7 @@ SPEED = UpdateSpeed(
     peak_flops_per_second=1e15,
 )
 SMALL = ("runtime=cpu", "size=debug", "training.batch_size=2", "training.batch_length=4", "workflow.horizon=3")
+FEW_TDMPC = ("runtime=cpu", "size=debug", "training.batch_size=2", "workflow.plans=false")
 V3 = ("encoder", "observe", "model_losses", "imagination", "actor_critic", "optimizer")
 
 
@@ -133,6 +136,15 @@ def test_an_actor_that_learns_through_its_dreams_dreams_in_its_own_part(form: st
     assert sum(found.values()) == whole
 
 
+@pytest.mark.parametrize("observations", ["vector", "image"])
+def test_the_products_of_the_parts_of_tdmpc_are_those_of_an_update(observations: str) -> None:
+    config = composed_run(["experiment=tdmpc_dmc_vision", *FEW_TDMPC])
+    run = rehearsal(config, spaces=SPACES[observations], device=torch.device("cpu"), streams=4, rows=64)
+    found = {name: counted_flops(part) for name, part in parts_of(run).items()}
+    assert tuple(found) == ("targets", "model", "policy", "probe", "optimizers")
+    assert sum(found.values()) == counted_flops(run.update) > 0
+
+
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Steps are traced and guarded as on a GPU, and then run as they are."""
@@ -167,6 +179,28 @@ def test_a_measurement_leaves_the_configuration_as_it_was() -> None:
         for one in module.parameters()
         if one.requires_grad
     )
+
+
+def test_pictures_are_stacked_as_the_experiment_does_and_actions_are_those_asked_for() -> None:
+    spaces = Conditions(size="debug", observations="mixed", actions="continuous", calls=1).spaces(pictures=3)
+    assert spaces.obs["image"].shape == (64, 64, 9)
+    assert spaces.obs["vector"] == SPACES["mixed"].obs["vector"]
+    assert spaces.action == SPACES["vector"].action
+    for observations, found in SPACES.items():
+        assert Conditions(size="debug", observations=observations, calls=1).spaces(pictures=1) == found
+
+
+@pytest.mark.parametrize(
+    ("observations", "pictures", "actions"), [("image", 3, "continuous"), ("vector", 0, "discrete")]
+)
+def test_tdmpc_is_measured_with_what_it_sees(observations: str, pictures: int, actions: str) -> None:
+    config = composed_run(["experiment=tdmpc_dmc_vision", *FEW_TDMPC])
+    speed = update_speed(config, Conditions(size="debug", observations=observations, actions=actions, calls=1))
+    assert (speed.pictures, speed.actions) == (pictures, actions)
+    assert speed.flops_per_update > 0
+    single = composed_run(["experiment=tdmpc_dmc_vision", *FEW_TDMPC, "environment.simulator.frame_stack=1"])
+    other = update_speed(single, Conditions(size="debug", observations=observations, actions=actions, calls=1))
+    assert (speed.parameters > other.parameters) == (pictures > 1)
 
 
 def test_an_algorithm_without_parts_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,18 +16,24 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 _USAGE = (
-    "%(prog)s [--size SIZE ...] [--parts] [--observations KIND] [--precision NAME] [--calls N] [--eager] [--json] "
-    "[KEY=VALUE ...]"
+    "%(prog)s [--size SIZE ...] [--parts] [--observations KIND] [--actions KIND] [--precision NAME] [--calls N] "
+    "[--eager] [--json] [KEY=VALUE ...]"
 )
 
 _DESCRIPTION = """\
-Measure one whole update of DreamerV3 (replay, world model, imagination, actor, critic, optimiser) on made-up rows,
-without a simulator: milliseconds, updates per second, start-up, memory, counted arithmetic and its share of the
-device's peak.
+Measure one whole update of an experiment's algorithm, as its training makes it, from drawing a batch out of replay to
+the steps of its optimisers, on made-up rows without a simulator: milliseconds, updates per second, start-up, memory,
+counted arithmetic and its share of the device's peak.
 
-Without options the conditions are those of published comparisons: pictures of 64x64x3, 6 discrete actions, 16 sequences
-of 64 steps (and one of context), 15 imagined steps; on a CUDA device bfloat16, the whole update in a CUDA graph, and
-the best of four loops of 100 calls. On a processor the size is `debug` and a loop is one call.
+`experiment=NAME` says which: its networks, batches, losses and plans, and how many pictures it sees behind each other.
+What is seen and done is not that of its task but --observations and --actions, the same for all experiments.
+
+Without an experiment it is DreamerV3 (replay, world model, imagination, actor, critic, optimiser) under the conditions
+of published comparisons: pictures of 64x64x3, 6 discrete actions, 16 sequences of 64 steps (and one of context), 15
+imagined steps.
+
+On a CUDA device: bfloat16, the whole update in a CUDA graph, and the best of four loops of 100 calls, unless settings
+say otherwise. On a processor the size is `debug` and a loop is one call.
 
 Several sizes are measured one after the other, each in a process of its own."""
 
@@ -36,7 +42,9 @@ examples:
   %(prog)s
   %(prog)s --size 12m 50m --parts
   %(prog)s --size 12m --observations vector --json
-  %(prog)s --size tiny workflow.horizon=5 training.batch_size=8"""
+  %(prog)s --size tiny workflow.horizon=5 training.batch_size=8
+  %(prog)s experiment=tdmpc_dmc --observations vector
+  %(prog)s experiment=tdmpc_dmc_vision --actions continuous --parts"""
 
 _EXPERIMENT = "dreamer_atari100k"
 """Whose numbers are measured where no other is named; its task is not needed."""
@@ -60,9 +68,13 @@ def run(arguments: list[str]) -> int:
 def _given(arguments: list[str]) -> Namespace:
     parser = Parser("bench", description=_DESCRIPTION, epilog=_EPILOG, usage=_USAGE)
     parser.add_argument("words", metavar="KEY=VALUE", nargs="*", help="settings, as `train` takes them")
-    parser.add_argument("--size", nargs="+", default=[], metavar="SIZE", help="(default: 12m; debug on a processor)")
+    size = "(default: the experiment's, 12m without one; debug on a processor)"
+    parser.add_argument("--size", nargs="+", default=[], metavar="SIZE", help=size)
     parser.add_argument("--parts", action="store_true", help="also measure the parts of an update, each by itself")
-    parser.add_argument("--observations", choices=("image", "vector", "mixed"), default="image")
+    seen = "pictures (default), 24 numbers, or both"
+    parser.add_argument("--observations", choices=("image", "vector", "mixed"), default="image", help=seen)
+    done = "6 of them (default: continuous with vectors alone, else discrete)"
+    parser.add_argument("--actions", choices=("discrete", "continuous"), help=done)
     parser.add_argument("--precision", choices=("auto", "float32", "bfloat16"))
     parser.add_argument("--calls", type=positive, metavar="N", help="in a loop (default: 100; 1 on a processor)")
     parser.add_argument("--eager", action="store_true", help="without capture and compilation")
@@ -95,14 +107,27 @@ def _configs(given: Namespace) -> dict[str, DictConfig]:
             raise ReverieError(f"unknown size '{size}': choose among {', '.join(known)}.")
     is_cuda = device_of(_composed(given, "debug")).type == "cuda"
     given.calls = given.calls or (100 if is_cuda else 1)
-    return {size: _composed(given, size) for size in given.size or ["12m" if is_cuda else "debug"]}
+    return {size: _composed(given, size) for size in given.size or [default_size(given.overrides, is_cuda=is_cuda)]}
+
+
+def default_size(overrides: list[str], *, is_cuda: bool) -> str:
+    """What is measured where no size is asked for."""
+    from reverie.commands.composition import chosen_option
+
+    if not is_cuda:
+        return "debug"
+    return chosen_option("size", overrides) if "experiment" in _keys(overrides) else "12m"
+
+
+def _keys(overrides: list[str]) -> list[str]:
+    return [word.removeprefix("+").partition("=")[0] for word in overrides]
 
 
 def _composed(given: Namespace, size: str) -> DictConfig:
     from reverie.commands.composition import composed_run
     from reverie.configuration import check_sections
 
-    chosen = [word.removeprefix("+").partition("=")[0] for word in given.overrides]
+    chosen = _keys(given.overrides)
     overrides = [f"size={size}"]
     overrides += [] if "experiment" in chosen else [f"experiment={_EXPERIMENT}"]
     overrides += [] if "runtime" in chosen else ["runtime=auto"]
@@ -121,7 +146,13 @@ def _document(given: Namespace, size: str, config: DictConfig) -> dict[str, Any]
     from reverie.configuration import omegaconf_sentence
     from reverie.types import ReverieError
 
-    conditions = Conditions(size=size, observations=given.observations, calls=given.calls, has_parts=given.parts)
+    conditions = Conditions(
+        size=size,
+        observations=given.observations,
+        actions=given.actions,
+        calls=given.calls,
+        has_parts=given.parts,
+    )
     print(f"Measuring {size} on {device_name(device_of(config))} ...", file=sys.stderr, flush=True)
     try:
         speed = update_speed(config, conditions)
@@ -149,4 +180,5 @@ def _words(given: Namespace, size: str) -> list[str]:
     """The same arguments for one size."""
     words = [*given.overrides, "--size", size, "--observations", given.observations, "--calls", str(given.calls)]
     words += ["--precision", given.precision] if given.precision else []
+    words += ["--actions", given.actions] if given.actions else []
     return [*words, *(f"--{name}" for name in ("parts", "eager") if getattr(given, name))]

@@ -22,6 +22,11 @@ _PART_WORDS = {
     "imagination": "imagination (forward only)",
     "actor_critic": "actor and critic",
     "optimizer": "optimiser",
+    "targets": "targets of the values",
+    "model": "model",
+    "policy": "policy",
+    "probe": "probe",
+    "optimizers": "optimisers, slow copies",
     "other": "other",
 }
 
@@ -43,6 +48,8 @@ def _result(speed: UpdateSpeed) -> dict[str, Any]:
     return {
         "size": speed.size,
         "observations": speed.observations,
+        "pictures": speed.pictures,
+        "actions": speed.actions,
         "precision": speed.precision,
         "is_captured": speed.is_captured,
         "is_compiled": speed.is_compiled,
@@ -67,15 +74,21 @@ def shown(document: dict[str, Any]) -> None:
     how = [name for name, is_so in (("captured", one["is_captured"]), ("compiled", one["is_compiled"])) if is_so]
     console = Console()
     console.print(
-        f"One update on {document['device']}: {one['observations']}, {one['precision']}, "
+        f"One update on {document['device']}: {_seen(one)}, {one['actions']} actions, {one['precision']}, "
         f"{' and '.join(how) or 'eager'}, best of {LOOPS} loops of {one['calls']}",
         highlight=False,
+        soft_wrap=True,
     )
     console.print(_table(results))
     if one["model_flop_utilisation"] is None:
         print(f"No utilisation: the bfloat16 peak of {document['device']} is not known here.")
     for result in results:  # plain, because a line that is wrapped cannot be pasted
         print(json.dumps(result))
+
+
+def _seen(result: dict[str, Any]) -> str:
+    stack = f" ({result['pictures']} pictures behind each other)" if result["pictures"] > 1 else ""
+    return f"{result['observations']}{stack}"
 
 
 def _table(results: Sequence[dict[str, Any]]) -> Table:

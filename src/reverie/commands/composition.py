@@ -26,14 +26,23 @@ def composed(task: str, overrides: Sequence[str] = ()) -> DictConfig:
 
 def composed_run(overrides: Sequence[str], own_configs: Path | None = None) -> DictConfig:
     """The config of the run that `reverie train` would make of ``overrides``; ``own_configs`` is its --config-dir."""
+    config = _composed(overrides, own_configs)
+    OmegaConf.set_struct(config, False)  # `_dims` is filled in later
+    return config
+
+
+def chosen_option(group: str, overrides: Sequence[str]) -> str:
+    """What that run has of a group of files, such as the size that its experiment brings."""
+    return str(_composed(overrides, None, has_hydra=True).hydra.runtime.choices[group])
+
+
+def _composed(overrides: Sequence[str], own_configs: Path | None, *, has_hydra: bool = False) -> DictConfig:
     given = with_habits(list(overrides), is_multirun=False, own_configs=own_configs)
     search_path = [f"hydra.searchpath=['file://{own_configs.resolve()}']"] if own_configs else []
     GlobalHydra.instance().clear()
     try:
         with warnings.catch_warnings(), initialize_config_dir(str(CONFIGS), version_base="1.3"):
             warnings.filterwarnings("ignore", module=r"hydra\.")  # it quarrels with newer releases of OmegaConf
-            config = compose("config", overrides=[*search_path, *given])
+            return compose("config", overrides=[*search_path, *given], return_hydra_config=has_hydra)
     except hydra_messages.CONFIG_ERRORS as error:
         raise ReverieError(hydra_messages.sentence(error, given, own_configs)) from error
-    OmegaConf.set_struct(config, False)  # `_dims` is filled in later
-    return config
