@@ -13,6 +13,7 @@ from torch import Tensor
 
 from reverie.benchmark import SPACES
 from reverie.commands.composition import composed
+from reverie.components.networks.distributions import TwoHot, symexp_bins
 from reverie.rehearsal import Rehearsal, rehearsal
 from reverie.workflows.dreamer_records import Learned
 
@@ -66,6 +67,12 @@ def both(size: str, kind: str, precision: str) -> tuple[Outcome, Outcome]:
     with given_classes(fast.drawn):
         plain = outcome(*learned(run, batch))
     return fast, plain
+
+
+def test_zero_logits_predict_exactly_zero_where_products_are_fused_with_sums() -> None:
+    bins = symexp_bins(255).to(DEVICE)
+    mean = torch.compile(lambda logits: TwoHot(logits, bins).mean(), fullgraph=True)
+    assert torch.equal(mean(torch.zeros(64, 255, device=DEVICE)), torch.zeros(64, device=DEVICE))
 
 
 @pytest.mark.parametrize("kind", OBSERVATIONS)

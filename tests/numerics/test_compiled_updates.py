@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch._dynamo.backends.debugging import eager as uncompiled
 
 from reverie.commands.composition import composed
+from reverie.components.networks.distributions import TwoHot, symexp_bins
 from reverie.rehearsal import rehearsal
 from reverie.runtime.adam import Adam
 from reverie.runtime.compilation import compiled_step, use_compiled_steps, use_walk
@@ -95,3 +96,17 @@ def test_kernels_are_not_chosen_by_their_time_where_a_run_is_deterministic(
             assert config.deterministic == (mode == "warn")
     finally:
         torch.set_deterministic_debug_mode(before)
+
+
+@pytest.mark.parametrize("count", [8, 255])
+def test_predictions_over_bins_subtract_before_they_multiply(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """A compiler for a GPU fuses products with sums, as if this processor did not round them: zero must stay zero."""
+    bins = symexp_bins(count)
+    mean = compiled_step(lambda logits: TwoHot(logits, bins).mean())
+    nearly_flat = torch.randn(5, count, generator=torch.Generator().manual_seed(0)) / 100
+    plain = TwoHot(nearly_flat, bins).mean()
+    with traced(monkeypatch, is_on=True):
+        torch.testing.assert_close(mean(nearly_flat), plain, rtol=1e-3, atol=0)
+        bins[: count // 2] *= 1 + 2e-7  # what a rounding of one product of each pair amounts to
+        assert torch.equal(mean(torch.zeros(3, count)), torch.zeros(3))
+    assert TwoHot(torch.zeros(3, count), bins).mean().abs().min() > 0.1

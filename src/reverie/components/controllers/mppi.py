@@ -93,17 +93,17 @@ class Mppi:
             require("end of the horizon_schedule", horizon_schedule.end, at_least=1, at_most=horizon)
         self.horizon_schedule = horizon_schedule
         self._iterations, self._more_iterations = iterations, more_iterations
-        self._samples, self._proposals, self._elites = samples, proposals, elites
+        self.samples, self._proposals, self._elites = samples, proposals, elites
 
     def noise(self, num_envs: int, model: LatentModel, rng: Generator, *, is_greedy: bool) -> PlanNoise:
         """What a call for ``num_envs`` environments draws, all at once."""
-        dim, steps, rest = model.prior.action_dim, self.horizon, self._samples - self._proposals
+        dim, steps, rest = model.prior.action_dim, self.horizon, self.samples - self._proposals
         count = self._iterations + (self._more_iterations if dim >= _MANY_ACTIONS else 0)
         choice = torch.empty(num_envs, self._elites, device=rng.device).exponential_(generator=rng)
         return PlanNoise(
             proposed=model.prior.noise((steps, num_envs, self._proposals), rng),
             drawn=self.search.noise((count, steps, num_envs, rest), dim, rng),
-            last_action=model.prior.noise((count, num_envs, self._samples), rng),
+            last_action=model.prior.noise((count, num_envs, self.samples), rng),
             pairs=model.critic.pairs((count,), rng),
             choice=choice,
             action=None if is_greedy else self.search.noise((num_envs,), dim, rng),

@@ -202,10 +202,14 @@ class TwoHot:
         self._bins = bins
 
     def mean(self) -> Tensor:
-        # Pairing the halves makes the prediction of zero logits exactly zero.
-        weighted = self._log_probs.exp() * self._bins
-        count = self._bins.shape[0]
-        low, centre, high = weighted.split([count // 2, count % 2, count // 2], dim=-1)
+        # Pairing the halves makes the prediction of zero logits exactly zero, though the outer bins are huge.
+        probs, count = self._log_probs.exp(), self._bins.shape[0]
+        parts = [count // 2, count % 2, count // 2]
+        if torch.compiler.is_compiling():
+            # A compiler fuses one product of a pair with their sum and rounds only the other: subtract beforehand.
+            low, _, high = probs.split(parts, dim=-1)
+            return ((high - low.flip(-1)) * self._bins[count - count // 2 :]).sum(-1)
+        low, centre, high = (probs * self._bins).split(parts, dim=-1)
         return (low.flip(-1) + high).sum(-1) + centre.sum(-1)
 
     def loss(self, target: Tensor) -> Tensor:
