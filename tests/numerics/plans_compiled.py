@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import triton
@@ -17,6 +18,7 @@ from triton.compiler import ASTSource
 
 from reverie.components.controllers import fused_plans
 from reverie.components.controllers.action_search import GaussianSearch
+from reverie.components.networks.copied_parameters import CopiedParameters
 
 KINDS = {
     **{torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int32: "*i32", torch.int64: "*i64"},
@@ -59,6 +61,6 @@ for size, samples, dtypes in (
     noise.proposed.zero_()
     for dtype in dtypes:
         plans = fused_plans.FusedPlans(planner, planner.search, model, dtype, has_overlap=True)
-        plans.layers.copies.refresh = lambda: None  # its kernel is compiled below
-        plans(torch.zeros(1, workflow._encoder.latent_dim), torch.zeros(3, 1, 2), noise)
+        with patch.object(CopiedParameters, "refresh"):
+            plans(torch.zeros(1, workflow._encoder.latent_dim), torch.zeros(3, 1, 2), noise)
 print(json.dumps(compiled))

@@ -32,8 +32,9 @@ def found() -> dict[str, dict[str, float]]:
 @needs_triton
 @pytest.mark.parametrize("name", EXACT)
 def test_actions_and_means_are_those_of_torch(found: dict[str, dict[str, float]], name: str) -> None:
-    assert found[name]["action"] < 1e-5
-    assert found[name]["mean"] < 1e-5
+    allowed = 1e-4 if name == "long sums" else 1e-5
+    assert found[name]["action"] < allowed
+    assert found[name]["mean"] < allowed
 
 
 @needs_triton
@@ -50,10 +51,8 @@ def test_another_choice_among_the_best_is_another_action(found: dict[str, dict[s
 @pytest.mark.long
 def test_they_can_be_compiled_for_a_hopper_gpu(tmp_path: Path) -> None:
     compiled = said("plans_compiled.py", TRITON_CACHE_DIR=str(tmp_path))
-    assert {name.split()[0] for name in compiled} == {
-        *("copy_kernel", "layer_kernel", "action_kernel", "returns_kernel", "rank_kernel", "draw_kernel"),
-        "choice_kernel",
-    }
+    kinds = ("layer", "action", "returns", "rank", "draw", "choice")
+    assert {name.split()[0] for name in compiled} == {f"{kind}_kernel" for kind in kinds}
     # A program must fit: 227 KB of shared memory; and in bfloat16 its products are the matrix units'.
     assert max(one["shared_bytes"] for one in compiled.values()) < 227 * 1024
     products = [one for name, one in compiled.items() if name.startswith("layer_kernel torch.bfloat16")]

@@ -28,10 +28,28 @@ from reverie.components.controllers.plan_kernels import (
 )
 from reverie.components.controllers.plan_layers import Layer, plan_layers
 
-_WHOLE = 512
-"""Terms of a sum that a program reads at once, where a term has two bytes."""
-_DEPTH = 128
-"""Of a longer sum, those that it reads at a time."""
+
+class LayerCut(NamedTuple):
+    """What one program makes of a layer."""
+
+    rows: int
+    columns: int
+    depth: int
+    """Terms of a sum that are read at a time."""
+    warps: int
+    stages: int
+
+    @classmethod
+    def of(cls, rows: int, outputs: int, groups: int, *, is_narrow: bool) -> LayerCut:
+        """Wide programs work out the same rows less often, but all multiprocessors should have one."""
+        if not is_narrow:
+            return cls(16, 32, 64, 4, 2)
+        columns = 128
+        while columns > 16 and triton.cdiv(rows, 32) * triton.cdiv(outputs, columns) * groups <= _PROGRAMS // 2:
+            columns //= 2
+        return cls(32, columns, 64, 8 if columns > 64 else 4, 4)
+
+
 _PROGRAMS = 132
 """One for each multiprocessor of an H200."""
 
@@ -54,22 +72,26 @@ class FusedPlans:
 
 
 class _Read(NamedTuple):
-    """What a layer reads."""
+    """What a layer reads: latents of environments, or what another layer left."""
 
     x: Tensor
-    """[..., rows, K]."""
+    """[networks, rows, K], one for all networks where there is one."""
+    sums: Tensor
+    """[networks, parts, 2, rows]: of each row and of its squares, by the programs that made them."""
     kind: Any
+    """What becomes of a row first."""
     repeat: int = 1
     """Plans that one row serves."""
-    apart: int = 0
-    """Numbers from the rows of one network to those of the next; 0 where all read the same."""
+
+    def of(self, networks: Any) -> _Read:
+        return self._replace(x=self.x[networks], sums=self.sums[networks])
 
 
 class _Planning:
     """One call: what its kernels write into, and their launches in order."""
 
     def __init__(self, plans: FusedPlans, begun: Belief, latent: Tensor, noise: PlanNoise) -> None:
-        self._plans, self._layers, self._noise, self._latent = plans, plans.layers, noise, latent
+        self._plans, self._layers, self._noise, self._latent = plans, plans.layers, noise, latent.unsqueeze(0)
         self._mean, self._std = begun
         self._steps, self._envs, dim = self._mean.shape
         self._samples, self._elites = noise.last_action.shape[2], noise.choice.shape[1]
@@ -94,41 +116,45 @@ class _Planning:
         self._run(choice_kernel, (self._envs,), *arguments, **self._plenty, E=self._elites, **self._width)
         return search.final(Belief(self._mean, self._std), chosen, self._noise.action), self._mean
 
+    def _seen(self, count: int) -> _Read:
+        """The latents, for ``count`` plans of each environment."""
+        return _Read(self._latent, self._mean.unsqueeze(0), PLAIN, count)  # nobody reads the sums of a plain row
+
     def _propose(self) -> None:
         """Actions of the policy, followed from the latents, as the first plans of each environment."""
         count = self._noise.proposed.shape[2]
-        rows, state = self._envs * count, _Read(self._latent, PLAIN, repeat=count)
+        rows, state = self._envs * count, self._seen(count)
         for step, noise in enumerate(self._noise.proposed):
             if step:
                 for layer in self._layers.shared:
-                    state = _Read(self._product(layer.last(), state, rows, self._actions[step - 1]), MISH)
-                state = _Read(self._product(self._layers.dynamics, state, rows), SIMNORM)
+                    state = self._product(layer.last(), state, rows, self._actions[step - 1])
+                state = self._product(self._layers.dynamics, state, rows)._replace(kind=SIMNORM)
             self._act(state, rows, noise, self._actions[step])
 
     def _judge(self, last_action: Tensor, pair: Tensor) -> None:
         """What all plans are worth, and the place of each among those of its environment."""
-        layers, rows = self._layers, self._envs * self._samples
-        hidden = self._latent.new_empty(self._steps, 2, rows, layers.reward.weight.shape[-1])
-        apart, state = hidden[0, 0].numel(), _Read(self._latent, PLAIN, repeat=self._samples)
+        layers, rows, state = self._layers, self._envs * self._samples, self._seen(self._samples)
+        *further, last = layers.shared
+        hidden = self._room(last, rows, self._steps, len(last.weight))
         for step, actions in enumerate(self._actions):
-            for layer in layers.shared[:-1]:
-                state = _Read(y := self._product(layer, state, rows, actions), MISH, apart=y[0].numel())
-            self._product(layers.shared[-1], state, rows, actions, into=hidden[step])
-            state = _Read(self._product(layers.dynamics, _Read(hidden[step, 1], MISH), rows), SIMNORM)
+            for layer in further:
+                state = self._product(layer, state, rows, actions)
+            state = self._product(last, state, rows, actions, into=hidden.of(step))
+            state = self._product(layers.dynamics, state.of(slice(1, 2)), rows)._replace(kind=SIMNORM)
         # The rewards of all steps at once: nothing waited for them.
-        rewards = self._product(layers.reward, _Read(hidden, MISH, apart=2 * apart), rows, groups=self._steps)
+        rewards = self._product(layers.reward, hidden.of((slice(None), 0)), rows).x
         self._act(state, rows, last_action, self._last_action)
         for layer in layers.critic:
-            y = self._product(layer, state, rows, self._last_action, members=pair)
-            state = _Read(y, MISH, apart=y[0].numel())
-        model = self._plans.model
-        bins = {"B": model.critic.form.width, "BP": triton.next_power_of_2(model.critic.form.width), "BM": 8}
-        arguments = rewards, state.x, model.critic.form.bins, self._returns, rows, model.discount
-        flags = {"H": self._steps, "IS_CAUTIOUS": model.critic.is_cautious}
-        self._run(returns_kernel, (triton.cdiv(rows, 8),), *arguments, **bins, **flags)
+            state = self._product(layer, state, rows, self._last_action, members=pair)
+        model, form = self._plans.model, self._plans.model.critic.form
+        sizes = {"H": self._steps, "CP": triton.next_power_of_2(self._steps + 2), "BM": 4}
+        bins = {"B": form.width, "BP": triton.next_power_of_2(form.width)}
+        arguments = rewards, state.x, form.bins, self._returns, rows, model.discount
+        grid = (triton.cdiv(rows, sizes["BM"]),)
+        self._run(returns_kernel, grid, *arguments, **sizes, **bins, IS_CAUTIOUS=model.critic.is_cautious)
         arguments = self._returns, self._ranks, self._weights, self._plans.temperature
-        grid = self._envs, triton.cdiv(self._samples, 32)
-        self._run(rank_kernel, grid, *arguments, S=self._samples, E=self._elites, BM=32, BK=64)
+        grid = self._envs, triton.cdiv(self._samples, 16)
+        self._run(rank_kernel, grid, *arguments, S=self._samples, E=self._elites, BM=16, BK=64)
 
     def _draw(self, noise: Tensor | None, *, learns: bool) -> None:
         """What is believed of good actions, from the plans that were judged; and new plans, where there is noise."""
@@ -141,10 +167,20 @@ class _Planning:
     def _act(self, state: _Read, rows: int, noise: Tensor, action: Tensor) -> None:
         """What the policy does, for the first plans of each environment in ``action`` [N, S, A]."""
         for layer in self._layers.policy:
-            state = _Read(self._product(layer, state, rows), MISH)
+            state = self._product(layer, state, rows)
         prior, sizes = self._plans.model.prior, (rows, rows // self._envs, action.shape[1])
         arguments = state.x, noise, action, *sizes, prior.min_log_std, prior.span
         self._run(action_kernel, (triton.cdiv(rows, 32),), *arguments, **self._width, BM=32)
+
+    def _room(self, layer: Layer, rows: int, *networks: int) -> _Read:
+        """For what ``layer`` makes, side by side for so many networks."""
+        outputs = layer.weight.shape[1]
+        parts = triton.cdiv(outputs, self._cut(layer, rows, networks[-1]).columns)
+        x = self._latent.new_empty(*networks, rows, outputs)
+        return _Read(x, torch.empty(*networks, parts, 2, rows, device=x.device), MISH)
+
+    def _cut(self, layer: Layer, rows: int, networks: int) -> LayerCut:
+        return LayerCut.of(rows, layer.weight.shape[1], networks, is_narrow=self._latent.element_size() == 2)
 
     def _product(
         self,
@@ -153,22 +189,21 @@ class _Planning:
         rows: int,
         action: Tensor | None = None,
         *,
-        groups: int | None = None,
         members: Tensor | None = None,
-        into: Tensor | None = None,
-    ) -> Tensor:
-        """[networks, rows, N]. Of ``action`` [N, S, A], the first plans of each environment are read."""
+        into: _Read | None = None,
+    ) -> _Read:
+        """A layer. Of ``action`` [N, S, A], the first plans of each environment are read where the layer reads any."""
         networks, outputs, terms = layer.weight.shape
-        groups = groups or (networks if members is None else len(members))
-        y = read.x.new_empty(groups, rows, outputs) if into is None else into
-        nothing = y  # stands where nothing is read
+        groups = max(networks, len(read.x)) if members is None else len(members)
+        cut, made = self._cut(layer, rows, groups), into or self._room(layer, rows, groups)
+        nothing = made.x  # stands where nothing is read
         norm = (self._layers.latent if read.kind is SIMNORM else layer.norm) or (nothing, nothing)
-        cut = _Cut.of(rows, outputs, terms, groups, is_narrow=y.element_size() == 2)
         taken = nothing if action is None else action
         beside = nothing if layer.action is None else layer.action
         asked = nothing if members is None else members
-        arguments = read.x, *norm, taken, layer.weight, beside, layer.bias, asked, y
-        sizes = rows, read.apart, rows * outputs, rows // self._envs, taken.shape[1], read.repeat
+        arguments = read.x, read.sums, *norm, taken, layer.weight, beside, layer.bias, asked, *made[:2]
+        apart = (read.x.stride(0), read.sums.stride(0)) if len(read.x) > 1 else (0, 0)
+        sizes = rows, *apart, rows * outputs, rows // self._envs, taken.shape[1], read.repeat
         self._run(
             *(layer_kernel, (triton.cdiv(rows, cut.rows), triton.cdiv(outputs, cut.columns), groups)),
             *(*arguments, *sizes),
@@ -180,34 +215,16 @@ class _Planning:
             DIM=self._layers.simnorm_dim,
             OWN=members is None and networks > 1,
             HAS_MEMBERS=members is not None,
+            PARTS=read.sums.shape[1],
+            LP=triton.next_power_of_2(read.sums.shape[1]),
             BM=cut.rows,
             BN=cut.columns,
-            BK=cut.depth,
+            BK=max(16, min(cut.depth, triton.next_power_of_2(terms))),
             num_warps=cut.warps,
+            num_stages=cut.stages,
         )
-        return y
+        return made
 
     def _run(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **names: Any) -> None:
         overlap = {"launch_pdl": True} if self._plans.has_overlap else {}
         kernel[grid](*arguments, **names, OVERLAP=self._plans.has_overlap, **overlap)
-
-
-class _Cut(NamedTuple):
-    """What one program makes of a layer."""
-
-    rows: int
-    columns: int
-    depth: int
-    warps: int
-
-    @classmethod
-    def of(cls, rows: int, outputs: int, terms: int, groups: int, *, is_narrow: bool) -> _Cut:
-        """Wide programs work out the same rows less often, but all multiprocessors should have one."""
-        if not is_narrow:
-            return cls(16, 32, _DEPTH, 4)
-        columns = 128
-        while columns > 16 and triton.cdiv(rows, 32) * triton.cdiv(outputs, columns) * groups <= _PROGRAMS // 2:
-            columns //= 2
-        if terms > _WHOLE:
-            return cls(32, min(columns, 64), _DEPTH, 4)
-        return cls(32, columns, max(16, triton.next_power_of_2(terms)), 16 if columns > 32 else 8)

@@ -1,8 +1,8 @@
 """The kernels of a plan: layers with the norm in front of them, and what is done with their results.
 
 A device that makes a plan does little arithmetic in a long chain, so what counts is how many kernels follow each other
-and how long each waits for memory. A layer leaves its product as it is; whoever reads that next works out the norm and
-the activation of the rows it needs, each program anew, while its tile of weights is on its way.
+and how long each waits for memory. A layer leaves its product as it is, and sums of it; whoever reads that next works
+out the norm and the activation of the rows it needs, each program anew.
 
 ``rows`` are plans, those of an environment behind each other; ``N`` are environments. Where ``OVERLAP``, a kernel
 begins before the one ahead of it has ended: only weights may be read before ``await_earlier``.
@@ -25,6 +25,7 @@ _LARGEST = tl.constexpr(3.4028234663852886e38)
 @triton.jit
 def layer_kernel(
     x: tensor,
+    sums: tensor,
     scale: tensor,
     shift: tensor,
     action: tensor,
@@ -33,8 +34,10 @@ def layer_kernel(
     bias: tensor,
     members: tensor,
     y: tensor,
+    y_sums: tensor,
     rows: tensor,
     x_group: tensor,
+    sums_group: tensor,
     y_group: tensor,
     action_lead: tensor,
     action_stride: tensor,
@@ -47,6 +50,8 @@ def layer_kernel(
     DIM: constexpr,
     OWN: constexpr,
     HAS_MEMBERS: constexpr,
+    PARTS: constexpr,
+    LP: constexpr,
     BM: constexpr,
     BN: constexpr,
     BK: constexpr,
@@ -55,7 +60,8 @@ def layer_kernel(
     """``y`` [groups, rows, N]: what becomes of ``x`` (and ``A`` numbers of an action beside it) times a weight [N, K].
 
     Of ``OWN`` weights each group has its own; ``members`` says which, otherwise all have the first. A row of ``x``
-    serves ``repeat`` rows. Rows of actions lie ``action_lead`` behind each other in every ``action_stride``.
+    serves ``repeat`` rows. Rows of actions lie ``action_lead`` behind each other in every ``action_stride``. ``sums``
+    [groups, PARTS, 2, rows] are what the programs that made ``x`` left of it and of its squares: a norm needs them.
     """
     row = tl.program_id(0) * BM + tl.arange(0, BM)
     col = tl.program_id(1) * BN + tl.arange(0, BN)
@@ -64,75 +70,52 @@ def layer_kernel(
     if HAS_MEMBERS:
         owner = tl.load(members + group).to(tl.int32)
     row_ok, col_ok = row < rows, col < N
-    at = (row // repeat)[:, None] * K
-    x += group * x_group
+    x += group * x_group + (row // repeat)[:, None] * K
     weight += owner * N * K + col[:, None] * K
     if KIND == MISH:  # a latent has one norm, whoever reads it
         scale += owner * K
         shift += owner * K
     added = tl.load(bias + owner * N + col, mask=col_ok, other=0.0)
-    k = tl.arange(0, BK)
-    if K <= BK:  # everything at once: rows and weights arrive side by side
-        tile = tl.load(weight + k[None, :], mask=col_ok[:, None] & (k < K)[None, :], other=0.0)
-        await_earlier(OVERLAP)
-        values = tl.load(x + at + k[None, :], mask=row_ok[:, None] & (k < K)[None, :], other=0.0)
-        if KIND != PLAIN:
-            wide = values.to(tl.float32)
-            mean = tl.sum(wide, 1) / K
-            spread = tl.where((k < K)[None, :], wide - mean[:, None], 0.0)
-            inverse = tl.rsqrt(tl.sum(spread * spread, 1) / K + _EPSILON)
-            values = _activated(values, mean, inverse, scale, shift, k, K, KIND, DIM)
-        acc = tl.dot(values, tl.trans(tile), input_precision="ieee")
-    else:
-        await_earlier(OVERLAP)
-        mean = tl.zeros((BM,), tl.float32)
-        inverse = tl.zeros((BM,), tl.float32)
-        if KIND != PLAIN:
-            for start in range(0, K, BK):
-                mask = row_ok[:, None] & (start + k < K)[None, :]
-                mean += tl.sum(tl.load(x + at + start + k[None, :], mask=mask, other=0.0).to(tl.float32), 1)
-            mean = mean / K
-            for start in range(0, K, BK):
-                mask = row_ok[:, None] & (start + k < K)[None, :]
-                wide = tl.load(x + at + start + k[None, :], mask=mask, other=0.0).to(tl.float32)
-                spread = tl.where(mask, wide - mean[:, None], 0.0)
-                inverse += tl.sum(spread * spread, 1)
-            inverse = tl.rsqrt(inverse / K + _EPSILON)
-        acc = tl.zeros((BM, BN), tl.float32)
-        for start in range(0, K, BK):
-            here = start + k
-            tile = tl.load(weight + here[None, :], mask=col_ok[:, None] & (here < K)[None, :], other=0.0)
-            values = tl.load(x + at + here[None, :], mask=row_ok[:, None] & (here < K)[None, :], other=0.0)
-            if KIND != PLAIN:
-                values = _activated(values, mean, inverse, scale, shift, here, K, KIND, DIM)
-            acc = tl.dot(values, tl.trans(tile), acc, input_precision="ieee")
+    await_earlier(OVERLAP)
+    acc = tl.zeros((BM, BN), tl.float32)
     if A:
         a = tl.arange(0, AP)
         where = (row // action_lead * action_stride + row % action_lead)[:, None] * A + a[None, :]
-        taken = tl.load(action + where, mask=row_ok[:, None] & (a < A)[None, :], other=0.0).to(x.dtype.element_ty)
+        taken = tl.load(action + where, mask=row_ok[:, None] & (a < A)[None, :], other=0.0).to(y.dtype.element_ty)
         place = action_weight + owner * N * A + col[:, None] * A + a[None, :]
-        tile = tl.load(place, mask=col_ok[:, None] & (a < A)[None, :], other=0.0)
-        acc = tl.dot(taken, tl.trans(tile), acc, input_precision="ieee")
-    to = y + group * y_group + row[:, None] * N + col[None, :]
-    tl.store(to, (acc + added[None, :]).to(y.dtype.element_ty), mask=row_ok[:, None] & col_ok[None, :])
+        beside = tl.load(place, mask=col_ok[:, None] & (a < A)[None, :], other=0.0)
+        acc = tl.dot(taken, tl.trans(beside), acc, input_precision="ieee")
+    mean = tl.zeros((BM,), tl.float32)
+    inverse = tl.zeros((BM,), tl.float32)
+    if KIND != PLAIN:
+        part = tl.arange(0, LP)
+        at = sums + group * sums_group + 2 * part[None, :] * rows + row[:, None]
+        is_part = row_ok[:, None] & (part < PARTS)[None, :]
+        mean = tl.sum(tl.load(at, mask=is_part, other=0.0), 1) / K
+        square = tl.sum(tl.load(at + rows, mask=is_part, other=0.0), 1) / K
+        inverse = tl.rsqrt(tl.maximum(square - mean * mean, 0.0) + _EPSILON)
+    for start in range(0, K, BK):
+        k = start + tl.arange(0, BK)
+        values = tl.load(x + k[None, :], mask=row_ok[:, None] & (k < K)[None, :], other=0.0)
+        tile = tl.load(weight + k[None, :], mask=col_ok[:, None] & (k < K)[None, :], other=0.0)
+        if KIND != PLAIN:
+            gain = tl.load(scale + k, mask=k < K, other=0.0)
+            offset = tl.load(shift + k, mask=k < K, other=0.0)
+            normed = (values.to(tl.float32) - mean[:, None]) * inverse[:, None] * gain[None, :] + offset[None, :]
+            values = _activated(normed, KIND, DIM).to(values.dtype)
+        acc = tl.dot(values, tl.trans(tile), acc, input_precision="ieee")
+    made = (acc + added[None, :]).to(y.dtype.element_ty)
+    is_made = row_ok[:, None] & col_ok[None, :]
+    tl.store(y + group * y_group + row[:, None] * N + col[None, :], made, mask=is_made)
+    wide = tl.where(is_made, made.to(tl.float32), 0.0)
+    left = y_sums + (group * tl.num_programs(1) + tl.program_id(1)) * 2 * rows + row
+    tl.store(left, tl.sum(wide, 1), mask=row_ok)
+    tl.store(left + rows, tl.sum(wide * wide, 1), mask=row_ok)
 
 
 @triton.jit
-def _activated(
-    values: tensor,
-    mean: tensor,
-    inverse: tensor,
-    scale: tensor,
-    shift: tensor,
-    k: tensor,
-    K: constexpr,
-    KIND: constexpr,
-    DIM: constexpr,
-) -> tensor:
-    """Layer norm, then Mish or a softmax in each group of ``DIM``; whatever lies beyond ``K`` meets no weight."""
-    gain = tl.load(scale + k, mask=k < K, other=0.0)[None, :]
-    offset = tl.load(shift + k, mask=k < K, other=0.0)[None, :]
-    normed = (values.to(tl.float32) - mean[:, None]) * inverse[:, None] * gain + offset
+def _activated(normed: tensor, KIND: constexpr, DIM: constexpr) -> tensor:
+    """Mish, or a softmax in each group of ``DIM``. What lies beyond a row meets no weight."""
     if KIND == MISH:
         power = tl.exp(tl.minimum(normed, _LARGE))
         share = power * (power + 2.0)
@@ -141,7 +124,7 @@ def _activated(
         groups = tl.reshape(normed, (normed.shape[0], normed.shape[1] // DIM, DIM))
         powers = tl.exp(groups - tl.max(groups, 2, keep_dims=True))
         result = tl.reshape(powers / tl.sum(powers, 2, keep_dims=True), (normed.shape[0], normed.shape[1]))
-    return result.to(values.dtype)
+    return result
 
 
 @triton.jit
@@ -185,38 +168,45 @@ def returns_kernel(
     rows: tensor,
     discount: tensor,
     H: constexpr,
+    CP: constexpr,
     B: constexpr,
     BP: constexpr,
     IS_CAUTIOUS: constexpr,
     BM: constexpr,
     OVERLAP: constexpr,
 ) -> None:
-    """Discounted rewards [H, rows, B] and behind them what two critics say [2, rows, B]: the mean or the smaller."""
+    """Discounted rewards [H, rows, B] and behind them what two critics say [2, rows, B]: the mean or the smaller. Each
+    is a mean over bins in symlog space. ``CP`` is the next power of two of all these numbers of a row.
+    """
     row = tl.program_id(0) * BM + tl.arange(0, BM)
     await_earlier(OVERLAP)
-    total = tl.zeros((BM,), tl.float32)
-    weight = 1.0
-    for step in tl.static_range(H):
-        total += weight * _number(rewards + step * rows * B, bins, row, rows, B, BP)
-        weight = weight * discount
-    one = _number(values, bins, row, rows, B, BP)
-    other = _number(values + rows * B, bins, row, rows, B, BP)
-    total += weight * (tl.minimum(one, other) if IS_CAUTIOUS else 0.5 * (one + other))
+    # All numbers of a row side by side: their sums wait for memory once.
+    number, b = tl.arange(0, CP), tl.arange(0, BP)
+    is_reward = number < H
+    first = tl.where(is_reward, 0, -H * rows * B)  # values lie elsewhere
+    at = first[None, :] + number[None, :] * (rows * B) + row[:, None] * B
+    is_there = (row < rows)[:, None] & (number < H + 2)[None, :]
+    mask = is_there[:, :, None] & (b < B)[None, None, :]
+    from_rewards = mask & is_reward[None, :, None]
+    from_values = mask & (number >= H)[None, :, None]
+    reward = tl.load(rewards + at[:, :, None] + b[None, None, :], mask=from_rewards, other=0.0).to(tl.float32)
+    value = tl.load(values + at[:, :, None] + b[None, None, :], mask=from_values, other=0.0).to(tl.float32)
+    logits = tl.where((b < B)[None, None, :], reward + value, float("-inf"))
+    powers = tl.exp(logits - tl.max(logits, 2, keep_dims=True))
+    centres = tl.load(bins + b, mask=b < B, other=0.0)
+    squashed = tl.sum(powers * centres[None, None, :], 2) / tl.sum(powers, 2)
+    size = tl.exp(tl.abs(squashed)) - 1.0
+    found = tl.where(squashed < 0, -size, size)
+    weight = tl.exp2(tl.minimum(number, H).to(tl.float32) * tl.log2(discount))
+    total = tl.sum(tl.where(is_reward[None, :], found * weight[None, :], 0.0), 1)
+    is_value = (number >= H) & (number < H + 2)
+    if IS_CAUTIOUS:
+        believed = tl.min(tl.where(is_value[None, :], found, float("inf")), 1)
+    else:
+        believed = tl.sum(tl.where(is_value[None, :], 0.5 * found, 0.0), 1)
+    total += believed * tl.exp2(H * tl.log2(discount))
     total = tl.where(total == total, tl.minimum(tl.maximum(total, -_LARGEST), _LARGEST), 0.0)
     tl.store(returns + row, total, mask=row < rows)
-
-
-@triton.jit
-def _number(output: tensor, bins: tensor, row: tensor, rows: tensor, B: constexpr, BP: constexpr) -> tensor:
-    """The mean over bins in symlog space, back from there."""
-    b = tl.arange(0, BP)
-    mask = (row < rows)[:, None] & (b < B)[None, :]
-    logits = tl.load(output + row[:, None] * B + b[None, :], mask=mask, other=float("-inf")).to(tl.float32)
-    logits = tl.where((row < rows)[:, None], logits, 0.0)
-    powers = tl.exp(logits - tl.max(logits, 1)[:, None])
-    squashed = tl.sum(powers * tl.load(bins + b, mask=b < B, other=0.0)[None, :], 1) / tl.sum(powers, 1)
-    size = tl.exp(tl.abs(squashed)) - 1.0
-    return tl.where(squashed < 0, -size, size)
 
 
 @triton.jit
@@ -235,14 +225,15 @@ def rank_kernel(
     first, own = tl.program_id(0) * S, tl.program_id(1) * BM + tl.arange(0, BM)
     await_earlier(OVERLAP)
     mine = tl.load(returns + first + own, mask=own < S, other=float("-inf"))
-    best = tl.full((BM,), float("-inf"), tl.float32)
-    place = tl.zeros((BM,), tl.int32)
+    best = tl.full((BK,), float("-inf"), tl.float32)
+    ahead = tl.zeros((BM, BK), tl.int32)
     for start in range(0, S, BK):
         other = start + tl.arange(0, BK)
         theirs = tl.load(returns + first + other, mask=other < S, other=float("-inf"))
-        best = tl.maximum(best, tl.max(theirs, 0))
+        best = tl.maximum(best, theirs)
         is_tied = (theirs[None, :] == mine[:, None]) & (other[None, :] < own[:, None])
-        place += tl.sum(((theirs[None, :] > mine[:, None]) | is_tied).to(tl.int32), 1)
+        ahead += ((theirs[None, :] > mine[:, None]) | is_tied).to(tl.int32)
+    place, best = tl.sum(ahead, 1), tl.max(best, 0)
     power = tl.exp(temperature * (mine - best))
     tl.store(rank + first + own, place, mask=own < S)
     tl.store(weight + first + own, tl.where(place < E, power, 0.0), mask=own < S)
