@@ -55,20 +55,19 @@ def main() -> None:
     runs = written(file, new, about=about, keys=("form", "seed"))
     _draw(runs, file.with_suffix(".png"))
     for run in new:
-        score, generations = run["score"], len(run["generations"])
-        print(f"{run['form']} seed {run['seed']}: {score['eval/return_mean']:.0f} after {generations} generations")
+        reached = "no controller yet" if run["score"] is None else f"{run['score']['eval/return_mean']:.0f}"
+        print(f"{run['form']} seed {run['seed']}: {reached} after {len(run['generations'])} generations")
 
 
 def _summary(run: TrainingRun, episodes: int) -> Line:
     """The whole run: every generation, every trial of the mean, and what the best mean scores."""
     lines = run.lines()
-    command = [sys.executable, "-m", "reverie", "eval", str(run.logdir), "--episodes", str(episodes), "--json"]
-    played = subprocess.run(command, check=True, capture_output=True, text=True)
+    has_controller = any("train/mean_fitness" in line for line in lines)  # or it was stopped before the first trial
     return {
         "is_finished": run.is_finished,
         "frames": lines[-1]["env_frames"],
         "wall_seconds": round(lines[-1]["wall_seconds"]),
-        "score": json.loads(played.stdout),
+        "score": _score(run, episodes) if has_controller else None,
         "evaluation_at_the_end": [line["eval/return_mean"] for line in lines if "eval/return_mean" in line],
         "generations": [
             [line["env_frames"], *(round(line[f"train/fitness_{kind}"], 1) for kind in ("mean", "best", "worst"))]
@@ -80,6 +79,11 @@ def _summary(run: TrainingRun, episodes: int) -> Line:
         ],
         **run.about(),
     }
+
+
+def _score(run: TrainingRun, episodes: int) -> Line:
+    command = [sys.executable, "-m", "reverie", "eval", str(run.logdir), "--episodes", str(episodes), "--json"]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 def _draw(runs: list[Line], path: Path) -> None:

@@ -32,7 +32,9 @@ def test_dreams_at_several_temperatures_and_the_fitness_are_shown(tmp_path: Path
         assert one.tobytes() == other.tobytes(), "both begin with the same pictures"
 
 
-def test_without_heads_the_model_says_nothing_about_rewards_and_ends(tmp_path: Path) -> None:
+def test_a_controller_that_evolved_in_the_task_plays_and_its_model_says_nothing_about_rewards_and_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
     phases = "phases=og_wm"
     legs = ("training.lengths.evolve_steps=32", "environment.num_envs=2")
@@ -46,6 +48,9 @@ def test_without_heads_the_model_says_nothing_about_rewards_and_ends(tmp_path: P
     names = {name for line in lines for name in line}
     assert "eval/model/image_error_1" in names
     assert not any(name.startswith(("eval/model/reward", "eval/model/continue")) for name in names)
+    capsys.readouterr()
+    assert main(["eval", str(run), "--episodes", "2", "--json"]) == 0  # without environments to evolve in
+    assert json.loads(capsys.readouterr().out)["episodes"] == 2
 
 
 def test_a_skipped_leg_does_nothing_and_a_longer_one_is_gone_back_to(

@@ -205,7 +205,7 @@ class OgWm(WorldModelWorkflow):
         self._starts.load_state_dict(own["starts"])
         self._has_encoded = own["has_encoded"]
         self._evolution.set_state(own["evolution"])
-        if own["in_task"] is not None:
+        if own["in_task"] is not None and self._context.train_env is not None:  # or it only plays
             self._evolution_in_task().set_state(own["in_task"])
         self._in_dream.set_state(own["in_dream"])
 
