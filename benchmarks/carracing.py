@@ -55,7 +55,7 @@ def main() -> None:
     runs = written(file, new, about=about, keys=("form", "seed"))
     _draw(runs, file.with_suffix(".png"))
     for run in new:
-        reached = "no controller yet" if run["score"] is None else f"{run['score']['eval/return_mean']:.0f}"
+        reached = "no controller yet" if run["score"] is None else f"{run['score']['return_mean']:.0f}"
         print(f"{run['form']} seed {run['seed']}: {reached} after {len(run['generations'])} generations")
 
 
