@@ -3,9 +3,10 @@
     python benchmarks/carracing.py [--form laptop] [--seeds 0] [--minutes 20] [--set environment.num_workers=12]
 
 Runs the experiment `og_wm_carracing_small` as it is (`laptop`), or with more rollouts and a larger population for a
-machine of many processors (`workstation`). A run that `--minutes` do not suffice for is stopped with a checkpoint; the
-same command goes on with it, and only reads finished ones. Then the best controller plays `--episodes` of Gymnasium's
-CarRacing. Writes benchmarks/results/carracing.json, where runs of the other form and seeds stay, and a picture of all.
+machine of many processors (`workstation`), one seed after the other. A run that `--minutes` do not suffice for is
+stopped with a checkpoint; the same command goes on with it, and only reads finished ones. Then the best controller
+plays `--episodes` of Gymnasium's CarRacing. Writes benchmarks/results/carracing.json, where runs of the other form and
+seeds stay, and a picture of all.
 """
 
 from __future__ import annotations
@@ -49,11 +50,13 @@ def main() -> None:
         words = ["experiment=og_wm_carracing_small", *settings]
         run = TrainingRun(logdir=given.folder / name, notes=given.folder / "notes" / name, settings=words)
         work([run], parallel=1, minutes=given.minutes)
-        new.append({"form": given.form, "seed": seed, "settings": settings, **_summary(run, given.episodes)})
+        if run.lines():
+            new.append({"form": given.form, "seed": seed, "settings": settings, **_summary(run, given.episodes)})
     file = RESULTS / "carracing.json"
     about = {"experiment": "og_wm_carracing_small", "published": PUBLISHED}
     runs = written(file, new, about=about, keys=("form", "seed"))
-    _draw(runs, file.with_suffix(".png"))
+    if begun := [run for run in runs if run["generations"]]:
+        _draw(begun, file.with_suffix(".png"))
     for run in new:
         reached = "no controller yet" if run["score"] is None else f"{run['score']['return_mean']:.0f}"
         print(f"{run['form']} seed {run['seed']}: {reached} after {len(run['generations'])} generations")

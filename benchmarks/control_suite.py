@@ -48,8 +48,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=["v3"])
     parser.add_argument("--frames", type=int, default=200_000)
-    add_arguments(parser, folder="runs/benchmark_dmc_...")
-    parser.set_defaults(folder=None)
+    add_arguments(parser, folder=None)
     given = parser.parse_args()
     name = f"dmc_{given.observations}"
     folder = given.folder or Path(f"runs/benchmark_{name}")

@@ -39,6 +39,8 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=HERE / "results" / "tdmpc_dmc.json")
     add_arguments(parser, folder="runs/benchmark_tdmpc_dmc")
     given = parser.parse_args()
+    if given.frames <= SEED_STEPS * FRAMES_PER_STEP:
+        parser.error(f"--frames must be more than {SEED_STEPS * FRAMES_PER_STEP}, which are random")
     keys: list[Key] = list(itertools.product(given.tasks, given.seeds))
     runs = {key: _run(key, given) for key in keys}
     work(list(runs.values()), parallel=given.parallel, minutes=given.minutes)

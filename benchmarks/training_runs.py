@@ -26,11 +26,11 @@ LOOK_EVERY_SECONDS = 0.2
 Line = dict[str, Any]
 
 
-def add_arguments(parser: argparse.ArgumentParser, *, folder: str) -> None:
+def add_arguments(parser: argparse.ArgumentParser, *, folder: str | None) -> None:
     """What benchmarks of training ask for."""
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--minutes", type=float, default=math.inf, help="stop runs that are not finished by then")
-    parser.add_argument("--folder", type=Path, default=Path(folder), help=f"where the runs lie ({folder})")
+    parser.add_argument("--folder", type=Path, default=folder and Path(folder), help="where the runs lie")
     parser.add_argument("--set", nargs="*", default=[], help="further settings, the same for all runs")
 
 
@@ -106,6 +106,8 @@ def work(runs: Sequence[TrainingRun], *, parallel: int, minutes: float = math.in
 
     Finished runs are left as they are. The first that fails stops all others.
     """
+    if parallel < 1:
+        raise SystemExit(f"--parallel must be at least 1, got {parallel}")
     deadline = time.monotonic() + 60 * minutes
     waiting = [run for run in runs if not run.is_finished]
     side_by_side = min(parallel, len(waiting))

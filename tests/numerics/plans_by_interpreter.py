@@ -10,20 +10,21 @@ from dataclasses import replace
 
 import torch
 from small_tdmpc import shaken_tdmpc
-from torch import Tensor
 
 from reverie.components.controllers.action_search import GaussianSearch
 from reverie.components.controllers.fused_plans import FusedPlans
 from reverie.components.controllers.plan_layers import can_be_layers
 
-ENVS = 3
+ENVS = 2
+FEW = tuple(f"controller.planner.{name}" for name in ("samples=16", "elites=6", "iterations=1", "proposals=0"))
+"""The interpreter takes a second for a hundred programs."""
 
 
 def distances(
-    *overrides: str, dtype: torch.dtype = torch.float32, is_greedy: bool = False, late: Tensor | None = None
+    *overrides: str, dtype: torch.dtype = torch.float32, is_greedy: bool = False, late: float = 0.0
 ) -> dict[str, float]:
     """Of the actions and the means of plans from those of torch's operations."""
-    workflow = shaken_tdmpc(*overrides)
+    workflow = shaken_tdmpc(*FEW, *overrides)
     planner, model, rng = workflow._planner, workflow.model, torch.Generator().manual_seed(3)
     search = planner.search
     assert isinstance(search, GaussianSearch)
@@ -33,8 +34,10 @@ def distances(
     noise = planner.noise(ENVS, model, rng, is_greedy=is_greedy)
     fused = FusedPlans(planner, search, model, dtype, has_overlap=False)
     with torch.no_grad():
-        if late is not None:  # an update between the making of the kernels' copies and the plan
-            workflow._dynamics.network[0].weight += late
+        if late:  # an update between the making of the copies and the plan
+            weight = workflow._dynamics.network[0].weight  # not one number for all: the norm behind takes that out
+            fused.layers.copies.refresh()
+            weight += late * torch.randn(weight.shape, generator=rng)
         action, mean = fused(latent, previous, noise)
         plan = planner(model, latent, previous, noise)
         again = fused(latent, previous, replace(noise, choice=noise.choice.flip(1)))[0]
@@ -47,15 +50,14 @@ def distances(
 
 torch.set_num_threads(1)
 found = {
-    "small": distances(),
+    "two iterations": distances("controller.planner.iterations=2", "controller.planner.proposals=3"),
     "greedy": distances(is_greedy=True),
     "cautious": distances("controller.critic.is_cautious=true"),
-    "no proposals": distances("controller.planner.proposals=0"),
     "nothing is a multiple of a tile": distances(
-        *("size.mlp_units=37", "size.latent_dim=24", "controller.planner.samples=45", "controller.planner.elites=7")
+        *("size.mlp_units=37", "size.latent_dim=24", "controller.planner.samples=37", "controller.planner.proposals=5")
     ),
-    "long sums": distances("size.mlp_units=150", "size.latent_dim=136", "controller.planner.iterations=2"),
-    "after an update": distances(late=torch.tensor(0.3)),
+    "long sums": distances("size.mlp_units=150", "size.latent_dim=136", "controller.planner.temperature=0.01"),
+    "after an update": distances(late=0.3),
     "in float16": distances(dtype=torch.float16),
 }
 print(json.dumps(found))

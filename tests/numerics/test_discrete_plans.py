@@ -342,7 +342,7 @@ def test_one_file_serves_both_kinds_of_action() -> None:
     assert isinstance(prior, CategoricalPrior)
     draw = prior(torch.zeros(1, 16), torch.zeros(1, 1))
     torch.testing.assert_close(draw.bonus, 3 * draw.entropy)
-    learned = workflow._planner._search.learned(torch.tensor([1.0, 0.0, 0.0]).view(1, 1, 1, 3), torch.ones(1, 1))
+    learned = workflow._planner.search.learned(torch.tensor([1.0, 0.0, 0.0]).view(1, 1, 1, 3), torch.ones(1, 1))
     torch.testing.assert_close(learned.mean.view(3), torch.tensor([0.8, 0.1, 0.1]))
 
 

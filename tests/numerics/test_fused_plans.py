@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 from small_tdmpc import CLASSES, small_tdmpc
 from triton_scripts import needs_triton, said
 
@@ -14,10 +13,9 @@ from reverie.runtime.device import RuntimeConfig
 from reverie.types import ReverieError
 
 EXACT = (
-    "small",
+    "two iterations",
     "greedy",
     "cautious",
-    "no proposals",
     "nothing is a multiple of a tile",
     "long sums",
     "after an update",
@@ -32,19 +30,19 @@ def found() -> dict[str, dict[str, float]]:
 @needs_triton
 @pytest.mark.parametrize("name", EXACT)
 def test_actions_and_means_are_those_of_torch(found: dict[str, dict[str, float]], name: str) -> None:
-    allowed = 1e-4 if name == "long sums" else 1e-5
+    allowed = 1e-3 if name == "long sums" else 1e-5  # its returns are of the order of 1e4
     assert found[name]["action"] < allowed
     assert found[name]["mean"] < allowed
 
 
 @needs_triton
 def test_narrow_types_are_rounded_at_nearly_the_same_places(found: dict[str, dict[str, float]]) -> None:
-    assert 1e-5 < found["in float16"]["mean"] < 0.005
+    assert 1e-6 < found["in float16"]["mean"] < 0.005
 
 
 @needs_triton
 def test_another_choice_among_the_best_is_another_action(found: dict[str, dict[str, float]]) -> None:
-    assert found["small"]["other choice"] > 0.01
+    assert found["two iterations"]["other choice"] > 0.01
 
 
 @needs_triton
@@ -65,6 +63,9 @@ def test_they_can_be_compiled_for_a_hopper_gpu(tmp_path: Path) -> None:
         ("workflow.episodic=true",),
         ("components.dynamics.network.simnorm_dim=null",),
         ("components.reward_head.network.units=24",),
+        ("components.reward_head.form.bins=51",),
+        ("components.reward_head.form.low=-5",),
+        ("components.dynamics.network.simnorm_dim=6", "size.latent_dim=24"),
         ("components=tdmpc1", "controller=tdmpc1", "workflow=tdmpc1"),
     ],
 )
@@ -80,12 +81,3 @@ def test_discrete_actions_are_left_to_the_compiler() -> None:
 def test_an_unknown_way_is_refused() -> None:
     with pytest.raises(ReverieError, match=r"`runtime.plans` must be one of compiled, fused, got fast"):
         RuntimeConfig(plans="fast")
-
-
-def test_copies_have_room_for_some_columns_of_several_parameters() -> None:
-    from reverie.components.networks.copied_parameters import CopiedParameters
-
-    copies = CopiedParameters()
-    room = copies.of([torch.zeros(3, 5), torch.zeros(3, 5)], torch.bfloat16, slice(1, 3))
-    assert room.shape == (2, 3, 2)
-    assert room.dtype == torch.bfloat16

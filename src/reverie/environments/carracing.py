@@ -65,7 +65,7 @@ class CarracingEnvironment(Environment):
         return self._drawn(self._driven(action))
 
     def replay(self, seed: int, actions: np.ndarray) -> Timestep:
-        """Draws the last image only: drawing takes most of the time and changes nothing."""
+        """Without a dashboard only the last image is drawn: drawing takes most of the time and changes nothing."""
         timestep = self._begun(seed)
         for action in actions:
             if timestep.is_last:

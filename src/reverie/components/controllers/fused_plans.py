@@ -1,4 +1,4 @@
-"""TD-MPC2's plans in kernels of their own: 18 for an iteration, where the compiler makes more than a hundred.
+"""TD-MPC2's plans in kernels of their own: 20 for an iteration, where the compiler makes more than a hundred.
 
 Written in Triton. From the same noise they are the plans of ``mppi.py``, rounded in another order. All launches can be
 captured in a CUDA graph.
@@ -67,6 +67,7 @@ class FusedPlans:
     def __call__(self, latent: Tensor, previous_mean: Tensor, noise: PlanNoise) -> tuple[Tensor, Tensor]:
         """Actions [N, A], and the means of the plans [H, N, A]. The arguments are those of ``Mppi``."""
         self.layers.copies.refresh()
+        # Ordinary launches follow, so the first kernel that overlaps may read the copies before it waits.
         begun = self.search.begin(torch.cat([previous_mean[1:], torch.zeros_like(previous_mean[:1])]))
         return _Planning(self, begun, latent.to(self.dtype).contiguous(), noise).result()
 

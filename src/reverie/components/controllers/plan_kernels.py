@@ -5,7 +5,8 @@ and how long each waits for memory. A layer leaves its product as it is, and sum
 out the norm and the activation of the rows it needs, each program anew.
 
 ``rows`` are plans, those of an environment behind each other; ``N`` are environments. Where ``OVERLAP``, a kernel
-begins before the one ahead of it has ended: only weights may be read before ``await_earlier``.
+begins before the one ahead of it has ended: only weights, and which members are asked, may be read before
+``await_earlier``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from reverie.components.networks.kernel_language import await_earlier, constexpr
 PLAIN, MISH, SIMNORM = (tl.constexpr(kind) for kind in range(3))
 """What becomes of a row before a layer reads it; the latter two behind a layer norm."""
 _EPSILON = tl.constexpr(1e-5)
+"""Of torch's layer norms."""
 _LARGE = tl.constexpr(20.0)
 """From here on Mish is its argument in all digits of a float32."""
 _LARGEST = tl.constexpr(3.4028234663852886e38)
@@ -269,7 +271,8 @@ def draw_kernel(
         share = tl.load(weight + tl.program_id(0) * S + s, mask=s < S, other=0.0)
         share = share / tl.sum(share)
         total = tl.sum(share) + 1e-9
-        tried = tl.load(at, mask=(s < S)[:, None] & (a < A)[None, :], other=0.0)
+        is_elite = (share > 0)[:, None] & (a < A)[None, :]  # what is no number elsewhere counts nowhere
+        tried = tl.load(at, mask=is_elite, other=0.0)
         centre = tl.sum(share[:, None] * tried, 0) / total
         away = tried - centre[None, :]
         width = tl.sqrt(tl.sum(share[:, None] * away * away, 0) / total)

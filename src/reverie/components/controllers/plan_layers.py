@@ -61,6 +61,10 @@ class PlanLayers:
     critic: list[Layer]
 
 
+_GROUPS = (1, 2, 4, 8, 16, 32, 64)
+"""Neighbours in a SimNorm that lie inside the pieces that kernels read."""
+
+
 def can_be_layers(model: LatentModel) -> bool:
     """Whether these are the networks of TD-MPC2 for one task whose episodes do not end before their time."""
     dynamics, reward = _linears(model.dynamics.network), _linears(model.reward_head.network)
@@ -71,11 +75,13 @@ def can_be_layers(model: LatentModel) -> bool:
     return (
         isinstance(last, NormedLinear)
         and isinstance(last.act, SimNorm)
+        and last.act.dim in _GROUPS
         and last.out_features == policy[0].in_features  # or the latent also says which task is played
         and [layer.weight.shape for layer in dynamics[:-1]] == [layer.weight.shape for layer in reward[:-1]]
         and type(model.prior) is GaussianPrior
         and isinstance(model.reward_head.form, TwoHotForm)
         and isinstance(model.critic.form, TwoHotForm)
+        and torch.equal(model.reward_head.form.bins, model.critic.form.bins)  # one table serves both
         and isinstance(model.discount, float)
         and not model.termination_head.is_learned
     )

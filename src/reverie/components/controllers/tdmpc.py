@@ -19,15 +19,15 @@ from reverie.runtime.precision import FULL_PRECISION, Precision
 from reverie.types import Carry, Mode, Observation
 
 _FEW_PLANS = 1024
-"""Up to so many our own kernels make them, each in a long chain of small steps. On an H200, 512 took 1.2 ms instead of
-2.2; but 8192 took 11.5 ms instead of 6.3."""
+"""Up to so many our own kernels make them, each in a long chain of small steps. In their first form, 512 took 1.2 ms
+instead of 2.2 on an H200, but 8192 took 11.5 ms instead of 6.3."""
 
 
 class PlanningPolicy:
     """Plans anew at every step. What it remembers of each environment is the mean of the plan before."""
 
     can_lag: ClassVar[bool] = False
-    """Schedules count updates where they are made, and not in a copy."""
+    """Schedules count updates where they are made, and not in a copy; kernels know where the weights themselves lie."""
 
     def __init__(
         self,

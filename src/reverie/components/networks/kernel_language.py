@@ -22,7 +22,7 @@ EPSILON = tl.constexpr(NORM_EPSILON)
 
 @triton.jit
 def await_earlier(OVERLAP: constexpr) -> None:
-    """In every kernel: where launches overlap, it has begun before the one ahead of it has ended."""
+    """In every kernel that may be launched to overlap: then it has begun before the one ahead of it has ended."""
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
