@@ -16,16 +16,13 @@ from reverie.components.controllers.action_search import Belief, GaussianSearch
 from reverie.components.controllers.latent_model import LatentModel
 from reverie.components.controllers.mppi import Mppi, PlanNoise
 from reverie.components.controllers.plan_kernels import (
-    MISH,
-    PLAIN,
-    SIMNORM,
     action_kernel,
     choice_kernel,
     draw_kernel,
-    layer_kernel,
     rank_kernel,
     returns_kernel,
 )
+from reverie.components.controllers.plan_layer_kernel import MISH, PLAIN, SIMNORM, layer_kernel
 from reverie.components.controllers.plan_layers import Layer, plan_layers
 
 
