@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from reverie.cli import main
+from reverie.components.controllers.evolution import Evolution
 
 TINY = (
     *("experiment=og_wm_dream", "size=debug", "training.total_timesteps=64", "buffer.replay.capacity=64"),
@@ -54,15 +55,19 @@ def test_a_controller_that_evolved_in_the_task_plays_and_its_model_says_nothing_
 
 
 def test_a_skipped_leg_does_nothing_and_a_longer_one_is_gone_back_to(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    entered, enter = [], Evolution.enter
+    monkeypatch.setattr(Evolution, "enter", lambda self, arena: entered.append(enter(self, arena)) or entered[-1])
     run = tmp_path / "run"
     assert main(["train", *TINY, "training.lengths.vae_updates=0", f"logdir={run}"]) == 0
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8")
     assert "train/loss/reconstruction" not in lines
     assert "train/loss/latent" in lines
     capsys.readouterr()
+    assert entered.count(True) == 1
     assert main(["resume", str(run), "training.phases.1.duration_updates=3"]) == 0
+    assert entered.count(True) == 2, "the model has learned, so what was judged before counts no more"
     assert "going back to it" in capsys.readouterr().out
     assert "train/loss/reconstruction" in (run / "metrics.jsonl").read_text(encoding="utf-8")
 

@@ -146,6 +146,24 @@ def test_another_arena_begins_anew_but_keeps_what_was_learned() -> None:
     assert one.judge(np.array([1.0]))["best_mean_fitness"] == 1.0
 
 
+def test_what_was_judged_through_another_model_counts_no_more() -> None:
+    one = made(mean_every=1)
+    one.know("a model")
+    one.enter("task")
+    one.judge(one.contestants().sum(axis=1))
+    one.judge(np.array([100.0]))
+    best, mean = one.acting().tolist(), one._search.mean.tolist()
+    one.judge(one.contestants().sum(axis=1))
+    again = made(mean_every=1)
+    again.set_state(one.get_state())
+    for model, is_other in (("a model", False), ("another model", True)):
+        again.know(model)
+        assert again.enter("task") == is_other
+        assert again.acting().tolist() == (again._search.mean.tolist() if is_other else best)
+    assert again._search.mean.tolist() == one._search.mean.tolist() != mean
+    assert again.stage == "generation"
+
+
 def test_a_saved_evolution_goes_on_as_the_same() -> None:
     one = made()
     rounds = rounds_of(one, 4)

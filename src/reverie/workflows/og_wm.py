@@ -20,7 +20,7 @@ from reverie.types import Batch, Episode, Metrics, Observation, Phase, Policy, R
 from reverie.workflows.base import CollectResult, UpdateResult, WorldModelWorkflow, weighted_sum
 from reverie.workflows.context import WorkflowContext
 from reverie.workflows.og_wm_config import POPULATION, VAE_LOSSES, OgWmConfig, check_hooks
-from reverie.workflows.og_wm_evolution import EvolutionInDream, EvolutionInTask
+from reverie.workflows.og_wm_evolution import EvolutionInDream, EvolutionInTask, digest
 from reverie.workflows.og_wm_open_loop import followed
 from reverie.workflows.og_wm_policy import BlindPolicy, LatentPolicy
 from reverie.workflows.og_wm_showing import dream_film, fitness_history
@@ -52,6 +52,7 @@ class OgWm(WorldModelWorkflow):
         self._rng = context.rng.stream("update")
         self._starts = DreamStarts(latent_dim=self._vae.latent, capacity=self._config.dream_starts).to(context.device)
         self._has_encoded = False
+        self._evolved_in: Phase | None = None
         self._given = GivenWeights(context.device)
         self._policies: dict[str, Policy] = {}
         self._ended: Mapping[int, Episode] = {}
@@ -96,6 +97,7 @@ class OgWm(WorldModelWorkflow):
 
     def collect_step(self, step: int, *, phase: Phase) -> CollectResult:
         if phase.controller == POPULATION:
+            self._look_at_model(phase)
             self._prepare_round()
         result = super().collect_step(step, phase=phase)
         if phase.controller == POPULATION:
@@ -158,6 +160,7 @@ class OgWm(WorldModelWorkflow):
         """One step of all dreams, and the next population when all of them have ended."""
         if not self._has_encoded:
             raise ReverieError(f"phase '{phase.name}': dreams have no beginning: put a phase with `encode` before it.")
+        self._look_at_model(phase)
         return UpdateResult(metrics=self._in_dream.step(self._linear))
 
     @torch.no_grad()
@@ -212,6 +215,12 @@ class OgWm(WorldModelWorkflow):
     def _update_episode_stats(self, seen: Observation) -> list[Episode]:
         self._ended = self._episodes.add(seen)
         return list(self._ended.values())
+
+    def _look_at_model(self, phase: Phase) -> None:
+        """Once in each phase that evolves: the model may have learned since the last one."""
+        if phase is not self._evolved_in:
+            self._evolved_in = phase
+            self._evolution.know(digest(self._vae, self._rnn))
 
     def _prepare_round(self) -> None:
         env = self._context.train_env

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from reverie.components.controllers.controller_weights import GivenWeights
 from reverie.components.controllers.evolution import Evolution
@@ -109,6 +110,15 @@ class EvolutionInDream:
         starts = self._starts.drawn(len(self._weights) // copies, self._rng)
         self._dream.reset(starts.repeat(copies, 1), copies=copies)
         self._returns = torch.zeros(len(self._weights), device=self._rng.device)
+
+
+def digest(*modules: nn.Module) -> str:
+    """Of all their numbers, on whatever device they lie."""
+    found = hashlib.blake2b(digest_size=16)
+    for module in modules:
+        for parameter in module.parameters():
+            found.update(parameter.detach().cpu().numpy().tobytes())
+    return found.hexdigest()
 
 
 def judged(evolution: Evolution, returns: np.ndarray, controller: LinearController) -> Metrics:

@@ -56,6 +56,7 @@ class Evolution:
         self.has_antithetic_seeds, self.mean_episodes = has_antithetic_seeds, mean_episodes
         self._weight_decay, self._mean_every = weight_decay, mean_every
         self.arena: Arena | None = None
+        self._model: str | None = None
         self.stage: Stage = "generation"
         self.generation = 0
         """How many were judged."""
@@ -72,6 +73,11 @@ class Evolution:
         if not len(self._search.solutions):
             self._search.ask()
         return True
+
+    def know(self, model: str) -> None:
+        """A digest of the model that contestants look through. What was judged through another one counts no more."""
+        if model != self._model:
+            self.arena, self._model = None, model
 
     def contestants(self) -> np.ndarray:
         """Weights [M, parameters]: a whole generation, or the mean alone."""
@@ -96,6 +102,7 @@ class Evolution:
         return {
             "search": self._search.get_state(),
             "arena": self.arena,
+            "model": self._model,
             "stage": self.stage,
             "generation": self.generation,
             "best": self._best,
@@ -106,6 +113,7 @@ class Evolution:
     def set_state(self, state: State) -> None:
         self._search.set_state(state["search"])
         self.arena, self.stage, self.generation = state["arena"], state["stage"], state["generation"]
+        self._model = state.get("model")  # runs of earlier versions did not say
         self._best = None if state["best"] is None else np.array(state["best"])
         self._best_return = state["best_return"]
         self._history = np.array(state["history"]).tolist()
