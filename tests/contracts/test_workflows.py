@@ -74,6 +74,10 @@ def experiment_of(target: str) -> str:
     return next(name for name in names if composed(name).workflow._target_ == target)
 
 
+MIDST = 0.5
+"""Progress of a phase after its first step, and where a state was taken."""
+
+
 class Run:
     """A workflow driven by hand through the phase of its experiment in which it collects and learns, if there is one,
     with small batches.
@@ -105,6 +109,7 @@ class Run:
                     self.results.append(getattr(self.workflow, hook.name)(phase=self.phase))
                 elif hook.kind == "update":
                     self._update(hook.name)
+            self.phase.progress.fill_(MIDST)
 
     def _update(self, name: str) -> None:
         size, length = 4, 5 + self.workflow.context_rows
@@ -133,6 +138,7 @@ class Run:
         for name, owner in self.owners().items():
             if name != without:
                 owner.set_state(copy.deepcopy(state[name]))
+        self.phase.progress.fill_(MIDST)
 
     def close(self) -> None:
         self.parts.train_env.close()

@@ -52,7 +52,6 @@ class OgWm(WorldModelWorkflow):
         self._rng = context.rng.stream("update")
         self._starts = DreamStarts(latent_dim=self._vae.latent, capacity=self._config.dream_starts).to(context.device)
         self._has_encoded = False
-        self._evolved_in: Phase | None = None
         self._given = GivenWeights(context.device)
         self._policies: dict[str, Policy] = {}
         self._ended: Mapping[int, Episode] = {}
@@ -217,9 +216,10 @@ class OgWm(WorldModelWorkflow):
         return list(self._ended.values())
 
     def _look_at_model(self, phase: Phase) -> None:
-        """Once in each phase that evolves: the model may have learned since the last one."""
-        if phase is not self._evolved_in:
-            self._evolved_in = phase
+        """As a phase begins: the model may have learned since the last one that evolved. What it learns beside
+        evolution, in one phase, changes nothing: a resume in the midst of it goes on.
+        """
+        if not phase.progress.item():
             self._evolution.know(digest(self._vae, self._rnn))
 
     def _prepare_round(self) -> None:
