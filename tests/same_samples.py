@@ -13,16 +13,21 @@ from reverie.components.networks.distributions import OneHot
 from reverie.rehearsal import Rehearsal
 from reverie.types import Batch
 from reverie.workflows.dreamer import Dreamer
+from reverie.workflows.dreamer_optimizers import trainable_parameters
 from reverie.workflows.dreamer_records import Learned
 
 
 def learned(run: Rehearsal, batch: Batch) -> tuple[Learned, dict[str, list[Tensor]]]:
-    """Losses of ``batch`` and all gradients, by optimiser. Nothing moves but the return scale."""
+    """Losses of ``batch`` and all gradients, by network. Nothing moves but the return scale."""
     workflow = run.workflow
     assert isinstance(workflow, Dreamer)
     carry = workflow._rssm.restored({key: value[:, 0] for key, value in batch.stored.items()})
     found = workflow.learned(carry, batch)
-    return found, workflow._optimizers.gradients(found.losses).by_optimizer
+    [gradients] = workflow._optimizers.gradients(found.losses).by_optimizer.values()
+    networks: dict[str, list[Tensor]] = {}
+    for name, gradient in zip(trainable_parameters(workflow.modules()), gradients, strict=True):
+        networks.setdefault(name.partition(".")[0], []).append(gradient)
+    return found, networks
 
 
 def classes_of(found: Learned) -> list[Tensor]:
@@ -59,5 +64,5 @@ def distance(one: Tensor, other: Tensor) -> float:
     return float((one - other).norm() / other.norm().clamp(min=1e-12))
 
 
-def flat(gradients: dict[str, list[Tensor]]) -> Tensor:
-    return torch.cat([one.flatten() for part in gradients.values() for one in part])
+def flat(gradients: list[Tensor]) -> Tensor:
+    return torch.cat([one.flatten() for one in gradients])

@@ -21,8 +21,11 @@ DEVICE = torch.device("cuda")
 PLAIN = ("runtime.compiles_steps=false", "runtime.rewrites_convolutions=false", "runtime.walk=autograd")
 SIZES = ("1m", "12m", "50m", "200m")
 OTHER_SIZES = ("25m", "100m", "400m")
-ALL_SIZES = [*SIZES, *(pytest.param(size, marks=pytest.mark.long) for size in OTHER_SIZES)]
-OBSERVATIONS = ["mixed", pytest.param("vector", marks=pytest.mark.long), pytest.param("image", marks=pytest.mark.long)]
+KINDS = ("mixed", "vector", "image")
+"""Of these the vectors have actions of numbers, the others classes."""
+AT_ONCE = [*((size, "mixed") for size in SIZES), ("12m", "vector")]
+LATER = [(size, kind) for size in (*SIZES, *OTHER_SIZES) for kind in KINDS if (size, kind) not in AT_ONCE]
+CASES = [*AT_ONCE, *(pytest.param(*case, marks=pytest.mark.long) for case in LATER)]
 ALLOWED = 1e-4
 
 
@@ -75,28 +78,30 @@ def test_zero_logits_predict_exactly_zero_where_products_are_fused_with_sums() -
     assert torch.equal(mean(torch.zeros(64, 255, device=DEVICE)), torch.zeros(64, device=DEVICE))
 
 
-@pytest.mark.parametrize("kind", OBSERVATIONS)
-@pytest.mark.parametrize("size", ALL_SIZES)
+@pytest.mark.parametrize(("size", "kind"), CASES)
 def test_float32_gives_the_losses_and_gradients_of_plain_code(size: str, kind: str) -> None:
     fast, plain = both(size, kind, "float32")
     found = {name: distance(fast.losses[name], loss) for name, loss in plain.losses.items()}
-    found["gradients"] = distance(flat(fast.gradients), flat(plain.gradients))
+    # Network by network: those of the actor are small beside those of the decoder.
+    found |= {f"{name}'s": distance(flat(fast.gradients[name]), flat(part)) for name, part in plain.gradients.items()}
     print(size, kind, {name: f"{value:.1e}" for name, value in found.items()})
     assert {name: value for name, value in found.items() if not value < ALLOWED} == {}
 
 
-@pytest.mark.parametrize("kind", OBSERVATIONS)
-@pytest.mark.parametrize("size", ALL_SIZES)
+@pytest.mark.parametrize(("size", "kind"), CASES)
 def test_bfloat16_gives_the_direction_of_plain_code(size: str, kind: str) -> None:
-    """Of all gradients together, and of each tensor that has a thousandth of them."""
+    """Of the gradients of each network, and of each tensor that has a thousandth of them."""
     fast, plain = both(size, kind, "bfloat16")
-    whole = cosine(flat(fast.gradients), flat(plain.gradients))
-    threshold = flat(plain.gradients).norm() / 1000
-    pairs = [(a, b) for name, part in plain.gradients.items() for a, b in zip(fast.gradients[name], part, strict=True)]
-    worst = min(cosine(one, other) for one, other in pairs if other.norm() > threshold)
-    print(size, kind, f"all {whole:.5f}, worst tensor {worst:.5f}")
-    assert whole > 0.99
-    assert worst > 0.99
+    whole = {name: cosine(flat(fast.gradients[name]), flat(part)) for name, part in plain.gradients.items()}
+    worst = {name: worst_cosine(fast.gradients[name], part) for name, part in plain.gradients.items()}
+    print(size, kind, {name: f"{whole[name]:.5f}, worst tensor {worst[name]:.5f}" for name in whole})
+    assert min(whole.values()) > 0.99
+    assert min(worst.values()) > 0.99
+
+
+def worst_cosine(ones: list[Tensor], others: list[Tensor]) -> float:
+    threshold = flat(others).norm() / 1000
+    return min(cosine(one, other) for one, other in zip(ones, others, strict=True) if other.norm() > threshold)
 
 
 def cosine(one: Tensor, other: Tensor) -> float:
