@@ -44,7 +44,7 @@ class LayerCut(NamedTuple):
         columns = 128
         while columns > 16 and triton.cdiv(rows, 32) * triton.cdiv(outputs, columns) * groups <= _PROGRAMS // 2:
             columns //= 2
-        return cls(32, columns, 64, 8 if columns > 64 else 4, 4)
+        return cls(32, columns, 128, 8 if columns > 32 else 4, 3)
 
 
 _PROGRAMS = 132

@@ -20,6 +20,7 @@ _EPSILON = tl.constexpr(1e-5)
 """Of torch's layer norms."""
 _LARGE = tl.constexpr(20.0)
 """From here on Mish is its argument in all digits of a float32."""
+_LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -85,8 +86,8 @@ def layer_kernel(
         place = action_weight + owner * N * A + col[:, None] * A + a[None, :]
         beside = tl.load(place, mask=col_ok[:, None] & (a < A)[None, :], other=0.0)
         acc = tl.dot(taken, tl.trans(beside), acc, input_precision="ieee")
-    mean = tl.zeros((BM,), tl.float32)
     inverse = tl.zeros((BM,), tl.float32)
+    moved = tl.zeros((BM,), tl.float32)
     if KIND != PLAIN:
         part = tl.arange(0, LP)
         at = sums + group * sums_group + 2 * part[None, :] * rows + row[:, None]
@@ -94,6 +95,7 @@ def layer_kernel(
         mean = tl.sum(tl.load(at, mask=is_part, other=0.0), 1) / K
         square = tl.sum(tl.load(at + rows, mask=is_part, other=0.0), 1) / K
         inverse = tl.rsqrt(tl.maximum(square - mean * mean, 0.0) + _EPSILON)
+        moved = -mean * inverse
     for start in range(0, K, BK):
         k = start + tl.arange(0, BK)
         values = tl.load(x + k[None, :], mask=row_ok[:, None] & (k < K)[None, :], other=0.0)
@@ -101,7 +103,8 @@ def layer_kernel(
         if KIND != PLAIN:
             gain = tl.load(scale + k, mask=k < K, other=0.0)
             offset = tl.load(shift + k, mask=k < K, other=0.0)
-            normed = (values.to(tl.float32) - mean[:, None]) * inverse[:, None] * gain[None, :] + offset[None, :]
+            normed = values.to(tl.float32) * inverse[:, None] + moved[:, None]
+            normed = normed * gain[None, :] + offset[None, :]
             values = _activated(normed, KIND, DIM).to(values.dtype)
         acc = tl.dot(values, tl.trans(tile), acc, input_precision="ieee")
     made = (acc + added[None, :]).to(y.dtype.element_ty)
@@ -115,13 +118,18 @@ def layer_kernel(
 
 @triton.jit
 def _activated(normed: tensor, KIND: constexpr, DIM: constexpr) -> tensor:
-    """Mish, or a softmax in each group of ``DIM``. What lies beyond a row meets no weight."""
+    """Mish, or a softmax in each group of ``DIM``. What lies beyond a row meets no weight.
+
+    Powers of two and roots are single instructions; `exp` and a quotient see to numbers that do not come here.
+    """
     if KIND == MISH:
-        power = tl.exp(tl.minimum(normed, _LARGE))
+        power = tl.exp2(tl.minimum(normed, _LARGE) * _LOG2_E)
         share = power * (power + 2.0)
-        result = normed * share / (share + 2.0)
+        root = tl.rsqrt(share + 2.0)
+        result = normed * share * (root * root)
     else:
         groups = tl.reshape(normed, (normed.shape[0], normed.shape[1] // DIM, DIM))
-        powers = tl.exp(groups - tl.max(groups, 2, keep_dims=True))
-        result = tl.reshape(powers / tl.sum(powers, 2, keep_dims=True), (normed.shape[0], normed.shape[1]))
+        powers = tl.exp2((groups - tl.max(groups, 2, keep_dims=True)) * _LOG2_E)
+        root = tl.rsqrt(tl.sum(powers, 2, keep_dims=True))
+        result = tl.reshape(powers * (root * root), (normed.shape[0], normed.shape[1]))
     return result
