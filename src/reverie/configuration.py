@@ -41,6 +41,7 @@ _MAY_DIFFER = re.compile(
     r"|buffer\.[^.]+\.path"  # a dataset may have moved; its checksum must stay
     r"|buffer\.([^.]+\.)?device"  # where rows live
     r"|training\.phases\.(.+\.)?duration_(steps|updates|cycles)"
+    r"|training\.lengths\..+"  # where an experiment names durations, which phases refer to
     r"|evaluation\.open_loop\.(pictures_every|columns|episode_length)"
     r"|experiment\.device|logdir"
 )

@@ -6,7 +6,7 @@ import copy
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,8 +85,8 @@ class Probed:
     """The task's time limit in agent steps; None where its suite does not say, or nothing is evaluated."""
 
 
-def probed(config: DictConfig, *, seconds: float) -> Probed:
-    """Run the beginning of an experiment for about so many seconds. Nothing of it is left."""
+def probed(config: DictConfig, *, seconds: float, say: Callable[[str], None]) -> Probed:
+    """Run the beginning of an experiment for about so many seconds, saying what is measured. Nothing of it is left."""
     config = copy.deepcopy(config)  # `_dims` is filled in below
     OmegaConf.set_struct(config, False)
     experiment = section(ExperimentConfig, config.experiment, path="experiment")
@@ -109,7 +109,7 @@ def probed(config: DictConfig, *, seconds: float) -> Probed:
         counts = _counts(parts, config, rooms)
         checkpoint = section(CheckpointConfig, config.checkpoint, path="checkpoint")
         keep_replay_with(CheckpointManager(folder, config=checkpoint, say=_say_nothing), parts.buffers)
-        measured = _measured(parts, small, folder, seconds=seconds, assembling=assembling)
+        measured = _measured(parts, small, folder, seconds=seconds, assembling=assembling, say=say)
         gpu = None if machine.gpu_bytes is None else max(0, machine.gpu_bytes - measured.gpu_bytes)
         free = Free(cuda=gpu, host=machine.ram_bytes, disk=machine.disk_bytes)
         needed = [need_of(name, room, counts, measured.row_bytes, config) for name, room in rooms.items()]
@@ -167,13 +167,16 @@ def _episode_limit(task: str | None, parts: Parts) -> int | None:
     return infos[0].episode_steps * infos[0].frames_per_step // parts.train_env.frames_per_step
 
 
-def _measured(parts: Parts, config: DictConfig, folder: Path, *, seconds: float, assembling: float) -> Measured:
+def _measured(
+    parts: Parts, config: DictConfig, folder: Path, *, seconds: float, assembling: float, say: Callable[[str], None]
+) -> Measured:
     phases = phases_of(config)
     width = row_bytes(parts.workflow.policy(None), parts.train_env.spaces, parts.rng, parts.device)
     if parts.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(parts.device)
     collecting = None
     if spec := _longest(phases, parts):
+        say(f"Measuring steps of {parts.train_env.num_envs} environments in phase '{spec.name}' ...")
         collecting = collected(parts, spec, seconds=seconds * _COLLECTING_SHARE)
     learning = _learning(phases)
     updating: dict[tuple[HookSpec, str | None], Updating] = {}
@@ -182,8 +185,10 @@ def _measured(parts: Parts, config: DictConfig, folder: Path, *, seconds: float,
         if hook.batch is not None and buffer is not None and collecting is not None:
             filled(buffer, collecting.row, hook.batch, context_rows=parts.workflow.context_rows)
         budget = seconds * _UPDATING_SHARE / len(learning)
+        say(f"Measuring {_update_words(spec, hook)} ...")
         with _naming_what_does_not_fit(_update_words(spec, hook), parts.device):
             updating[hook, name] = updated(parts, spec, hook, config=config, folder=folder, seconds=budget)
+    say("Measuring a checkpoint and a line of metrics ...")
     worker_bytes = children_bytes()  # while there are any: what follows closes the environments
     files = files_written(parts, config, folder, metrics=[one.metrics for one in updating.values()])
     return Measured(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,6 +50,8 @@ from reverie.workflows.open_loop import PredictsOpenLoop
 
 RUNS = Path("runs")
 """Below the working directory: where the folders of new runs are made."""
+_LENGTHS = {"total_timesteps": "duration_steps", "total_updates": "duration_updates"}
+"""The keys of a whole run and those of a phase."""
 
 
 def train(config: DictConfig) -> int:
@@ -77,13 +79,18 @@ def resume(run: Path, overrides: Sequence[str], allow: Sequence[str]) -> int:
     stored = stored_config(run, allow)
     config = with_overrides(stored, overrides)
     spread_home(config, overrides)
-    for total, duration in (("total_timesteps", "duration_steps"), ("total_updates", "duration_updates")):
+    for total, duration in _LENGTHS.items():
         before, now = stored["training"].get(total), config["training"].get(total)
         if now != before and not _lengthened(config["training"]["phases"], duration, before, now):
             raise ReverieError(
                 f"training.{total} changes nothing here: no phase of this run is as long as the whole run; "
                 f"set training.phases.N.{duration} instead."
             )
+    if config["training"].get("lengths") != stored["training"].get("lengths"):
+        raise ReverieError(
+            "training.lengths changes nothing here: the phases of this run hold their lengths themselves; "
+            "set training.phases.N.duration_updates instead."
+        )
     return _run(DictConfig(config), run, allow=allow)
 
 
@@ -251,14 +258,22 @@ def _restore(
         reached = f"step {counters.agent_steps:,}" if counters.agent_steps else f"update {counters.updates:,}"
         display.say(f"Resuming {folder.path} at {reached} (checkpoint {loaded.name}).")
         if orchestrator.is_finished:
-            total = "total_timesteps" if counters.agent_steps else "total_updates"
-            display.say(f"It has finished; add training.{total}=N to train longer.")
+            display.say(f"It has finished; add {_longer(plain(config.training))}=N to train longer.")
     elif (fork := fork or _fork(config, display)) is not None:
         _copy_metrics(fork, folder.path)
         orchestrator.restore(fork.loaded, fork.manager)
         display.say(f"Beginning with the state of {fork.run} at step {fork.loaded.state['global_step']:,}.")
     else:
         orchestrator.begin()
+
+
+def _longer(training: Mapping[str, Any]) -> str:
+    """What to set: the length of the last phase that has one, by the whole run's name where both are the same."""
+    for place, phase in reversed(list(enumerate(training["phases"]))):
+        for total, duration in _LENGTHS.items():
+            if length := phase.get(duration):
+                return f"training.{total}" if length == training.get(total) else f"training.phases.{place}.{duration}"
+    return "training.phases.N.duration_cycles"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

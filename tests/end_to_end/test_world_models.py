@@ -64,12 +64,19 @@ def test_a_skipped_leg_does_nothing_and_a_longer_one_is_gone_back_to(
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8")
     assert "train/loss/reconstruction" not in lines
     assert "train/loss/latent" in lines
-    capsys.readouterr()
     assert entered.count(True) == 1
+    capsys.readouterr()
+    assert main(["resume", str(run)]) == 0
+    assert "It has finished; add training.phases.4.duration_updates=N to train longer." in capsys.readouterr().out
+    assert main(["resume", str(run), "training.lengths.vae_updates=3"]) == 2
+    assert "set training.phases.N.duration_updates instead" in capsys.readouterr().err
     assert main(["resume", str(run), "training.phases.1.duration_updates=3"]) == 0
     assert entered.count(True) == 2, "the model has learned, so what was judged before counts no more"
     assert "going back to it" in capsys.readouterr().out
     assert "train/loss/reconstruction" in (run / "metrics.jsonl").read_text(encoding="utf-8")
+    capsys.readouterr()
+    assert main(["train", *TINY, "training.lengths.vae_updates=4", f"logdir={run}"]) == 0
+    assert "going back to it" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -79,11 +79,16 @@ def _probed(overrides: list[str], config_dir: Path | None, seconds: int) -> Prob
 
     config = composed_run(overrides, config_dir)
     check_sections(config)
-    print(f"Probing for about {seconds} seconds (longer where one update is) ...", file=sys.stderr, flush=True)
+    _say(f"Probing for about {seconds} seconds (longer where one update is) ...")
     try:
-        return probed(config, seconds=seconds)
+        return probed(config, seconds=seconds, say=_say)
     except OmegaConfBaseException as error:  # a reference to nowhere or a missing value, found when it was needed
         raise ReverieError(omegaconf_sentence(error)) from error
+
+
+def _say(sentence: str) -> None:
+    """Beside the plan, which may be read by a program."""
+    print(sentence, file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -65,9 +65,9 @@ class ProgressMeter:
         total, now, start = self._total_steps, counters.agent_steps, self._start.agent_steps
         if total is None:
             total, now, start = self._total_updates, counters.updates, self._start.updates
-        if total is None or now == start:
-            return None
-        return max(0.0, elapsed * (total - now) / (now - start))
+        if total is None or now == start or now >= total:
+            return None  # behind the last step, phases that only learn may follow
+        return elapsed * (total - now) / (now - start)
 
 
 def _total_updates(phases: Sequence[PhaseSpec]) -> int | None:
