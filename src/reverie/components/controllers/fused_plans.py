@@ -145,14 +145,14 @@ class _Planning:
         for layer in layers.critic:
             state = self._product(layer, state, rows, self._last_action, members=pair)
         model, form = self._plans.model, self._plans.model.critic.form
-        sizes = {"H": self._steps, "CP": triton.next_power_of_2(self._steps + 2), "BM": 4}
+        sizes = {"H": self._steps, "CP": triton.next_power_of_2(self._steps + 2)}
         bins = {"B": form.width, "BP": triton.next_power_of_2(form.width)}
         arguments = rewards, state.x, form.bins, self._returns, rows, model.discount
-        grid = (triton.cdiv(rows, sizes["BM"]),)
-        self._run(returns_kernel, grid, *arguments, **sizes, **bins, IS_CAUTIOUS=model.critic.is_cautious)
+        flags = {"IS_CAUTIOUS": model.critic.is_cautious, "num_warps": 1}  # one warp waits for no other
+        self._run(returns_kernel, (rows,), *arguments, **sizes, **bins, **flags)
         arguments = self._returns, self._ranks, self._weights, self._plans.temperature
-        grid = self._envs, triton.cdiv(self._samples, 16)
-        self._run(rank_kernel, grid, *arguments, S=self._samples, E=self._elites, BM=16, BK=64)
+        grid, at_once = (self._envs, triton.cdiv(self._samples, 4)), min(512, self._plenty["SP"])
+        self._run(rank_kernel, grid, *arguments, S=self._samples, E=self._elites, BM=4, BK=at_once)
 
     def _draw(self, noise: Tensor | None, *, learns: bool) -> None:
         """What is believed of good actions, from the plans that were judged; and new plans, where there is noise."""

@@ -58,41 +58,35 @@ def returns_kernel(
     B: constexpr,
     BP: constexpr,
     IS_CAUTIOUS: constexpr,
-    BM: constexpr,
     OVERLAP: constexpr,
 ) -> None:
-    """Discounted rewards [H, rows, B] and behind them what two critics say [2, rows, B]: the mean or the smaller. Each
-    is a mean over bins in symlog space. ``CP`` is the next power of two of all these numbers of a row.
+    """For one row: discounted rewards [H, rows, B], and behind them what two critics say [2, rows, B]: the mean or the
+    smaller. Each is a mean over bins in symlog space. ``CP`` is the next power of two of all these numbers.
     """
-    row = tl.program_id(0) * BM + tl.arange(0, BM)
+    row = tl.program_id(0)
     await_earlier(OVERLAP)
-    # All numbers of a row side by side: their sums wait for memory once.
+    # All numbers side by side: their sums wait for memory once.
     number, b = tl.arange(0, CP), tl.arange(0, BP)
-    is_reward = number < H
-    first = tl.where(is_reward, 0, -H * rows * B)  # values lie elsewhere
-    at = first[None, :] + number[None, :] * (rows * B) + row[:, None] * B
-    is_there = (row < rows)[:, None] & (number < H + 2)[None, :]
-    mask = is_there[:, :, None] & (b < B)[None, None, :]
-    from_rewards = mask & is_reward[None, :, None]
-    from_values = mask & (number >= H)[None, :, None]
-    reward = tl.load(rewards + at[:, :, None] + b[None, None, :], mask=from_rewards, other=0.0).to(tl.float32)
-    value = tl.load(values + at[:, :, None] + b[None, None, :], mask=from_values, other=0.0).to(tl.float32)
-    logits = tl.where((b < B)[None, None, :], reward + value, float("-inf"))
-    powers = tl.exp(logits - tl.max(logits, 2, keep_dims=True))
+    is_reward, is_value = number < H, (number >= H) & (number < H + 2)
+    at = (tl.where(is_reward, number, number - H) * rows + row)[:, None] * B + b[None, :]  # values lie elsewhere
+    is_bin = (b < B)[None, :]
+    reward = tl.load(rewards + at, mask=is_reward[:, None] & is_bin, other=0.0).to(tl.float32)
+    value = tl.load(values + at, mask=is_value[:, None] & is_bin, other=0.0).to(tl.float32)
+    logits = tl.where(is_bin, reward + value, float("-inf"))
+    powers = tl.exp(logits - tl.max(logits, 1, keep_dims=True))
     centres = tl.load(bins + b, mask=b < B, other=0.0)
-    squashed = tl.sum(powers * centres[None, None, :], 2) / tl.sum(powers, 2)
+    squashed = tl.sum(powers * centres[None, :], 1) / tl.sum(powers, 1)
     size = tl.exp(tl.abs(squashed)) - 1.0
     found = tl.where(squashed < 0, -size, size)
     weight = tl.exp2(tl.minimum(number, H).to(tl.float32) * tl.log2(discount))
-    total = tl.sum(tl.where(is_reward[None, :], found * weight[None, :], 0.0), 1)
-    is_value = (number >= H) & (number < H + 2)
+    total = tl.sum(tl.where(is_reward, found * weight, 0.0), 0)
     if IS_CAUTIOUS:
-        believed = tl.min(tl.where(is_value[None, :], found, float("inf")), 1)
+        believed = tl.min(tl.where(is_value, found, float("inf")), 0)
     else:
-        believed = tl.sum(tl.where(is_value[None, :], 0.5 * found, 0.0), 1)
+        believed = tl.sum(tl.where(is_value, 0.5 * found, 0.0), 0)
     total += believed * tl.exp2(H * tl.log2(discount))
     total = tl.where(total == total, tl.minimum(tl.maximum(total, -_LARGEST), _LARGEST), 0.0)
-    tl.store(returns + row, total, mask=row < rows)
+    tl.store(returns + row, total)
 
 
 @triton.jit
