@@ -159,11 +159,12 @@ SHORT_LEGS = (
 OF_EXPERIMENT = {
     "og_wm_carracing": (*SHORT_LEGS, "training.lengths.evolve_steps=10", "environment.simulator.episode_frames=8"),
     "og_wm_dream": (*SHORT_LEGS, "training.lengths.dream_steps=10"),
+    "tdmpc": ("controller.planner.samples=16", "controller.planner.elites=4", "controller.planner.proposals=2"),
 }
 """More overrides, by how the experiment's name begins."""
 
 
-SLOW = ("tdmpc_metaworld", "tdmpc_dmc_vision", "tdmpc_atari100k")
+SLOW = ("tdmpc_metaworld", "tdmpc_dmc_vision", "tdmpc_atari100k", "dreamer_memorymaze")
 """Ten seconds each: their simulators and their algorithm are among the others."""
 RUN_HERE = [
     pytest.param(name, marks=pytest.mark.long) if name in SLOW else name for name in EXPERIMENTS if name not in NOT_HERE
@@ -176,7 +177,7 @@ def test_every_experiment_runs_a_few_steps(experiment: str, tmp_path: Path) -> N
     config = composed(
         f"experiment={experiment}",
         *("runtime=debug", "size=debug", "experiment.device=cpu"),
-        *("training.total_timesteps=32", "training.train_ratio=2", "training.batch_size=2", "training.batch_length=4"),
+        *("training.total_timesteps=20", "training.train_ratio=2", "training.batch_size=2", "training.batch_length=4"),
         *("environment.num_envs=1", "evaluation.every_steps=null", "evaluation.episodes=1"),
         *("buffer.replay.capacity=100", "buffer.evaluation.capacity=100"),
         *SHORT_EPISODES.get(suite, ()),
@@ -189,7 +190,7 @@ def test_every_experiment_runs_a_few_steps(experiment: str, tmp_path: Path) -> N
     assert orchestrator.run() == 0
     orchestrator.close()
     counters = orchestrator.counters()
-    assert counters.agent_steps >= 32
+    assert counters.agent_steps >= 20
     has_updates = any(hook.kind == "update" for phase in phases_of(config) for hook in phase.hooks)
     assert (counters.updates > 0) == has_updates
     assert (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").strip()

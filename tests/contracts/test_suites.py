@@ -24,7 +24,7 @@ from reverie.environments.vector import VectorEnvironment
 from reverie.types import Observation, Space, State
 
 NUM_ENVS = 2
-FAST, SLOW = 1000, 200
+FAST, SLOW = 700, 200
 """Steps of a simulator, and of one that makes fewer than a hundred in a second."""
 
 
@@ -63,14 +63,14 @@ CASES = [
     Case("dmc_cartpole_swingup", "dmc_vision", steps=SLOW, overrides=limited(action_repeat=8, shadows="false")),
     Case("crafter_reward", "crafter", overrides=limited(episode_steps=450)),
     Case("crafter_noreward", "crafter", overrides=limited(episode_steps=450)),
-    Case("memorymaze_9x9", "memorymaze", steps=SLOW, overrides=limited(episode_steps=140), num_envs=1),
+    Case("memorymaze_9x9", "memorymaze", steps=SLOW // 2, overrides=limited(episode_steps=70), num_envs=1),
     Case("minigrid_DoorKey-8x8-v0", "minigrid"),
     Case("carracing_continuous", "carracing", steps=SLOW, overrides=limited(episode_frames=60)),
     Case("carracing_continuous", "carracing_fast", resume="restart", overrides=limited(episode_frames=60)),
     Case("pusht_state", "pusht", overrides=limited(episode_steps=60)),
     Case("pusht_pixels", "pusht", overrides=limited(episode_steps=60)),
     Case("bsuite_catch_0", "bsuite"),
-    Case("procgen_coinrun", "procgen", resume="restart"),
+    Case("procgen_coinrun", "procgen", steps=1000, resume="restart"),  # its own time limit
     Case("metaworld_reach-v3", "metaworld", overrides=limited(action_repeat=1)),
     Case("multitask_small", "multitask"),
     *(Case(f"builtin_{name}", "builtin") for name in ("discrete", "continuous", "image", "memory")),

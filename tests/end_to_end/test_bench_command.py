@@ -114,7 +114,7 @@ def own_source(repo_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_table_for_people_and_a_line_of_json_for_each_size(
     capfd: pytest.CaptureFixture[str], own_source: None
 ) -> None:
-    words = ("--size", "debug", "tiny", *SMALL, "size.blocks=4", "--observations", "vector", "--parts")
+    words = ("--size", "debug", "tiny", *SMALL, "size.blocks=4", "--observations", "vector", "--parts", "--calls", "2")
     assert main(["bench", *words]) == 0
     said = capfd.readouterr()
     for text in (

@@ -51,12 +51,12 @@ def across(old: Tensor, gates: Tensor) -> Tensor:
 torch.set_num_threads(1)
 found = {name: distances(walk) for name, walk in WALKS.items()}
 found["sums in one piece"] = distances(Walk(length=2), depth=128)
-found["sums in pieces"] = distances(Walk(length=3, deter=128, hidden=48), terms=32)
+found["sums in pieces"] = distances(Walk(length=2, deter=128, hidden=48), terms=32)
 # Of 105 terms the last piece has 9; columns of 16 and 8 leave a rest everywhere.
-uneven = Walk(length=2, size=17, blocks=3, deter=105, hidden=19, stoch=5, classes=6)
+uneven = Walk(length=1, size=17, blocks=3, deter=105, hidden=19, stoch=5, classes=6)
 found["pieces that are not alike"] = distances(uneven, terms=32, columns=16)
 found["wide tiles"] = distances(Walk(length=2, deter=100, hidden=70), columns=64)
-found["eight warps"] = distances(Walk(length=2, deter=100, hidden=70), warps=8, depth=32)
+found["deep tiles"] = distances(Walk(length=2, deter=100, hidden=70), depth=32)
 # The interpreter multiplies the bits of bfloat16 as if they were integers. The other narrow type takes the same ways.
 found["in float16"] = distances(Walk(length=2), torch.float16)
 right, rssm_by_hand.gated = rssm_by_hand.gated, across

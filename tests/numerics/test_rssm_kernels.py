@@ -21,7 +21,7 @@ EXACT = (
     "sums in pieces",
     "pieces that are not alike",
     "wide tiles",
-    "eight warps",
+    "deep tiles",
 )
 
 

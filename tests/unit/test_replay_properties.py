@@ -36,7 +36,7 @@ from reverie.buffers.world_model_sequence import WorldModelSequenceBuffer
 from reverie.orchestration.checkpoint import CheckpointConfig, CheckpointManager
 from reverie.types import Batch, Row, RowIndex, State
 
-QUICK = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
+QUICK = settings(max_examples=35, stateful_step_count=40, deadline=None, derandomize=True)
 THOROUGH = settings(QUICK, max_examples=500, stateful_step_count=60)
 HUNT = settings(
     QUICK,
