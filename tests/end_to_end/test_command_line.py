@@ -144,6 +144,10 @@ def test_a_task_brings_its_suite_whatever_its_name_contains(trained: list[DictCo
             ["environment.task=gym_Acrobot-v1"],
             "unknown key `environment.task`: `task` belongs to no section, write `task=",
         ),
+        (
+            ["controller.objective={_target_: a.b, has_baseline: true}"],
+            "add it by `+controller.objective.has_baseline=...`",
+        ),
         (["siez=debug"], "unknown key `siez`: did you mean `size`?"),
         (["~experiment.sed"], "unknown key `experiment.sed`: did you mean `experiment.seed`?"),
         (["+bufer=1"], "unknown key `bufer`: did you mean `buffer`?"),

@@ -40,6 +40,9 @@ def sentence(error: Exception, overrides: Sequence[str], config_dir: Path | None
         return f"a config file is not valid YAML: {yaml_words(error)}"
     unknown = re.match(r"Could not (?:override|delete from config\.) '([^']+)'", str(error))
     if unknown:
+        inner = re.search(r"full_key: (\S+)", str(error.__cause__))
+        if inner and inner[1].startswith(f"{unknown[1]}."):
+            return f"`{unknown[1]}` has no key `{inner[1][len(unknown[1]) + 1 :]}`: add it by `+{inner[1]}=...`"
         return _unknown_key(unknown[1], overrides, config_dir)
     cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
     if isinstance(cause, OmegaConfBaseException):
