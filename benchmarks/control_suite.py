@@ -28,15 +28,20 @@ NUM_ENVS = {"proprio": 4, "vision": 8}
 """As those who made the curves: an episode of one among sixteen is 16,000 frames old at its end."""
 Key = tuple[str, str, int]
 """Task, form and seed."""
+OBJECTIVES = "reverie.components.controllers.actor_objective"
 FORMS = {
     "v3": [],
+    "v3_dynamics": [
+        f"controller.objective._target_={OBJECTIVES}.DynamicsGradient",
+        "+controller.objective.has_baseline=true",
+    ],
     "v3_2023": [
         *(f"{group}=dreamer_v3_2023" for group in ("components", "controller", "workflow")),
         *("size=2023_s", "training.sampler=uniform"),
     ],
 }
 """The published curves from state were made by the form of 2023, with gradients through the dynamics; those from
-pictures by `v3`."""
+pictures by `v3`. `v3_dynamics` is `v3` with such gradients and nothing else of 2023, which tells them apart."""
 FRAMES_PER_STEP = 2
 Curve = list[list[float]]
 """[frames, mean return of the episodes that ended, number of these episodes]"""
