@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from reverie.components.networks.distributions import OneHot
+from reverie.components.networks.heads import TwoHotHead
 from reverie.rehearsal import Rehearsal
 from reverie.types import Batch
 from reverie.workflows.dreamer import Dreamer
@@ -43,6 +44,25 @@ def classes_of(found: Learned) -> list[Tensor]:
     return drawn
 
 
+def seasoned(run: Rehearsal) -> Rehearsal:
+    """With heads as after some learning. Fresh ones say zero wherever they look: then no action is better than another,
+    and an actor learns from its entropy alone.
+    """
+    workflow = run.workflow
+    assert isinstance(workflow, Dreamer)
+    heads = (workflow._reward_head, workflow._critic.online, workflow._critic.slow)
+    rng = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for head in heads:
+            assert isinstance(head, TwoHotHead)
+            bins, units = head.output.weight.shape
+            noise = torch.randn(bins, units, generator=rng) / units**0.5
+            bell = ((torch.arange(bins) - bins // 2) / (bins / 40)).square()  # else the far bins outweigh all others
+            head.output.weight += noise.to(head.output.weight)
+            head.output.bias -= bell.to(head.output.bias)
+    return run
+
+
 @contextmanager
 def given_classes(drawn: list[Tensor]) -> Iterator[None]:
     """Inside, eager code takes ``drawn`` instead of drawing. All must be taken, and each must have the right shape."""
@@ -62,6 +82,12 @@ def distance(one: Tensor, other: Tensor) -> float:
     """Relative, over all numbers together."""
     one, other = one.detach().double(), other.detach().double()
     return float((one - other).norm() / other.norm().clamp(min=1e-12))
+
+
+def cosine(one: Tensor, other: Tensor) -> float:
+    """By hand: torch's own takes small vectors for longer than they are."""
+    one, other = one.flatten().double(), other.flatten().double()
+    return float(one @ other / (one.norm() * other.norm()))
 
 
 def flat(gradients: list[Tensor]) -> Tensor:

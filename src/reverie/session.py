@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -89,7 +89,7 @@ def resume(run: Path, overrides: Sequence[str], allow: Sequence[str]) -> int:
     if config["training"].get("lengths") != stored["training"].get("lengths"):
         raise ReverieError(
             "training.lengths changes nothing here: the phases of this run hold their lengths themselves; "
-            "set training.phases.N.duration_updates instead."
+            "set training.phases.N.duration_steps or duration_updates instead."
         )
     return _run(DictConfig(config), run, allow=allow)
 
@@ -269,11 +269,18 @@ def _restore(
 
 def _longer(training: Mapping[str, Any]) -> str:
     """What to set: the length of the last phase that has one, by the whole run's name where both are the same."""
-    for place, phase in reversed(list(enumerate(training["phases"]))):
+    for total, duration, where, length in reversed(list(_lengths(training["phases"], "training.phases"))):
+        return f"training.{total}" if length == training.get(total) else f"{where}.{duration}"
+    return "training.phases.K.duration_cycles"
+
+
+def _lengths(phases: Sequence[Mapping[str, Any]], where: str) -> Iterator[tuple[str, str, str, int]]:
+    """(key of the whole run, key of the phase, path of the phase, its length), those inside repeats too."""
+    for place, phase in enumerate(phases):
         for total, duration in _LENGTHS.items():
             if length := phase.get(duration):
-                return f"training.{total}" if length == training.get(total) else f"training.phases.{place}.{duration}"
-    return "training.phases.N.duration_cycles"
+                yield total, duration, f"{where}.{place}", length
+        yield from _lengths(phase.get("phases", []), f"{where}.{place}.phases")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

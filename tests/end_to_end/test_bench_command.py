@@ -111,6 +111,7 @@ def own_source(repo_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(repo_root / "src"), *sys.path]))
 
 
+@pytest.mark.long
 def test_a_table_for_people_and_a_line_of_json_for_each_size(
     capfd: pytest.CaptureFixture[str], own_source: None
 ) -> None:

@@ -146,8 +146,9 @@ def test_a_task_brings_its_suite_whatever_its_name_contains(trained: list[DictCo
         ),
         (
             ["controller.objective={_target_: a.b, has_baseline: true}"],
-            "add it by `+controller.objective.has_baseline=...`",
+            "`controller.objective.has_baseline`: give it by `+controller.objective.has_baseline=...` where",
         ),
+        (["experiment={sed: 3}"], "unknown key `experiment.sed`: did you mean `experiment.seed`?"),
         (["siez=debug"], "unknown key `siez`: did you mean `size`?"),
         (["~experiment.sed"], "unknown key `experiment.sed`: did you mean `experiment.seed`?"),
         (["+bufer=1"], "unknown key `bufer`: did you mean `buffer`?"),

@@ -69,7 +69,7 @@ def test_a_skipped_leg_does_nothing_and_a_longer_one_is_gone_back_to(
     assert main(["resume", str(run)]) == 0
     assert "It has finished; add training.phases.4.duration_updates=N to train longer." in capsys.readouterr().out
     assert main(["resume", str(run), "training.lengths.vae_updates=3"]) == 2
-    assert "set training.phases.N.duration_updates instead" in capsys.readouterr().err
+    assert "set training.phases.N.duration_steps or duration_updates instead" in capsys.readouterr().err
     assert main(["resume", str(run), "training.phases.1.duration_updates=3"]) == 0
     assert entered.count(True) == 2, "the model has learned, so what was judged before counts no more"
     assert "going back to it" in capsys.readouterr().out

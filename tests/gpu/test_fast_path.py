@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from same_samples import classes_of, distance, flat, given_classes, learned
+from same_samples import classes_of, cosine, distance, flat, given_classes, learned, seasoned
 from torch import Tensor
 
 from reverie.benchmark import SPACES
@@ -62,10 +62,10 @@ def outcome(found: Learned, gradients: dict[str, list[Tensor]]) -> Outcome:
 
 def both(size: str, kind: str, precision: str) -> tuple[Outcome, Outcome]:
     """The fast update and, under its samples, the plain one."""
-    run = made(size, kind, precision)
+    run = seasoned(made(size, kind, precision))
     fast = outcome(*learned(run, run.update.drawn()))
     del run
-    run = made(size, kind, precision, *PLAIN)
+    run = seasoned(made(size, kind, precision, *PLAIN))
     batch = run.update.drawn()
     with given_classes(fast.drawn):
         plain = outcome(*learned(run, batch))
@@ -102,10 +102,6 @@ def test_bfloat16_gives_the_direction_of_plain_code(size: str, kind: str) -> Non
 def worst_cosine(ones: list[Tensor], others: list[Tensor]) -> float:
     threshold = flat(others).norm() / 1000
     return min(cosine(one, other) for one, other in zip(ones, others, strict=True) if other.norm() > threshold)
-
-
-def cosine(one: Tensor, other: Tensor) -> float:
-    return float(torch.cosine_similarity(one.flatten().double(), other.flatten().double(), dim=0))
 
 
 def test_a_thousand_updates_end_where_two_plain_seeds_do() -> None:

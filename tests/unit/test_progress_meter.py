@@ -18,14 +18,15 @@ COLLECT = {"name": "collect", "type": "online", "buffer": "replay", "duration_st
 COLLECT |= {"workflow_hooks": ["collect"]}
 
 
-def left(phases: list[dict[str, Any]], *, steps: int, updates: int) -> float | None:
+def left(phases: list[dict[str, Any]], *, steps: int, updates: int, phase_index: int = 0) -> float | None:
     """After ten seconds."""
     meter = ProgressMeter(parse_phases(phases), {"experiment": "one", "task": "any", "logdir": "here"})
     counters = Counters(agent_steps=steps, env_frames=steps, updates=updates, wall_seconds=10.0)
-    stopwatch = Stopwatch()
+    stopwatch, scores = Stopwatch(), Scoreboard()
     stopwatch._start -= 10.0
-    scores = Scoreboard()
-    return meter.progress(counters, phase_index=0, scoreboard=scores, stopwatch=stopwatch, is_last=False).seconds_left
+    return meter.progress(
+        counters, phase_index=phase_index, scoreboard=scores, stopwatch=stopwatch, is_last=False
+    ).seconds_left
 
 
 def test_steps_tell_the_time_and_where_there_are_none_updates_do() -> None:
@@ -33,6 +34,8 @@ def test_steps_tell_the_time_and_where_there_are_none_updates_do() -> None:
     assert left([LEARN], steps=0, updates=20) == pytest.approx(15.0, rel=0.1)
 
 
-def test_nothing_is_told_before_the_first_of_them_or_behind_the_last() -> None:
+def test_nothing_is_told_before_the_first_of_them_or_while_they_stand_still() -> None:
     assert left([COLLECT], steps=0, updates=0) is None
-    assert left([COLLECT, LEARN], steps=100, updates=7) is None
+    assert left([COLLECT, LEARN], steps=100, updates=7, phase_index=1) is None
+    more = COLLECT | {"name": "more"}
+    assert left([COLLECT, LEARN, more], steps=100, updates=7, phase_index=1) is None

@@ -40,10 +40,8 @@ def sentence(error: Exception, overrides: Sequence[str], config_dir: Path | None
         return f"a config file is not valid YAML: {yaml_words(error)}"
     unknown = re.match(r"Could not (?:override|delete from config\.) '([^']+)'", str(error))
     if unknown:
-        inner = re.search(r"full_key: (\S+)", str(error.__cause__))
-        if inner and inner[1].startswith(f"{unknown[1]}."):
-            return f"`{unknown[1]}` has no key `{inner[1][len(unknown[1]) + 1 :]}`: add it by `+{inner[1]}=...`"
-        return _unknown_key(unknown[1], overrides, config_dir)
+        inner = re.search(r"full_key: (\S+)", str(error.__cause__))  # of a mapping, whose own key may be known
+        return _unknown_key(inner[1] if inner else unknown[1], overrides, config_dir)
     cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
     if isinstance(cause, OmegaConfBaseException):
         return omegaconf_sentence(cause)
@@ -71,16 +69,20 @@ def _unknown_key(key: str, overrides: Sequence[str], config_dir: Path | None) ->
     if last in _VALUES:
         return f"unknown key `{key}`: `{last}` belongs to no section, write `{last}=...`"
     known = [*SECTIONS, *GROUPS, *_composed_keys(overrides, config_dir)]
-    near = nearest(key, dict.fromkeys(known))
-    siblings = [name for name in known if parent and name.rpartition(".")[0] == parent]
-    hint = f"did you mean `{near}`?" if near else f"`{reverie_command('train', '--cfg', 'job')}` shows every key"
-    listed = f" (valid: {', '.join(name.rpartition('.')[2] for name in siblings)})" if siblings else ""
+    siblings = [name.rpartition(".")[2] for name in known if parent and name.rpartition(".")[0] == parent]
+    near, hint = nearest(key, dict.fromkeys(known)), f"`{reverie_command('train', '--cfg', 'job')}` shows every key"
+    if "_target_" in siblings:  # a part, and others that may stand in its place take other keys
+        near = f"{parent}.{name}" if (name := nearest(last, siblings)) else None
+        hint = f"give it by `+{key}=...` where the part takes it"
+    if near:
+        hint = f"did you mean `{near}`?"
+    listed = f" (valid: {', '.join(siblings)})" if siblings else ""
     return f"unknown key `{key}`: {hint}{listed}"
 
 
 def _composed_keys(overrides: Sequence[str], config_dir: Path | None) -> list[str]:
     """Every dotted key of the config that the chosen groups give. Overrides of single keys do not matter for it."""
-    chosen = [item for item in overrides if item.partition("=")[0] in GROUPS and "," not in item]
+    chosen = [item for item in overrides if item.partition("=")[0] in GROUPS and not {",", "{"} & set(item)]
     search_path = [f"hydra.searchpath=['file://{config_dir.resolve()}']"] if config_dir else []
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):

@@ -56,18 +56,18 @@ class ProgressMeter:
             updates=counters.updates,
             updates_per_second=(counters.updates - self._start.updates) / elapsed,
             frames_per_second=(counters.env_frames - self._start.env_frames) / elapsed,
-            seconds_left=None if is_last else self._seconds_left(counters, elapsed),
+            seconds_left=None if is_last else self._seconds_left(counters, elapsed, self._phases[index]),
             shares=stopwatch.shares(),
             last_eval=scoreboard.evaluation.get("return_mean"),
         )
 
-    def _seconds_left(self, counters: Counters, elapsed: float) -> float | None:
-        total, now, start = self._total_steps, counters.agent_steps, self._start.agent_steps
-        if total is None:
-            total, now, start = self._total_updates, counters.updates, self._start.updates
-        if total is None or now == start or now >= total:
-            return None  # behind the last step, phases that only learn may follow
-        return elapsed * (total - now) / (now - start)
+    def _seconds_left(self, counters: Counters, elapsed: float, phase: PhaseSpec) -> float | None:
+        total, now, start = self._total_updates, counters.updates, self._start.updates
+        if self._total_steps is not None:
+            if not phase.has_hook("collect"):
+                return None  # steps stand still, so that nobody knows how long the phase takes
+            total, now, start = self._total_steps, counters.agent_steps, self._start.agent_steps
+        return None if total is None or now == start else max(0.0, elapsed * (total - now) / (now - start))
 
 
 def _total_updates(phases: Sequence[PhaseSpec]) -> int | None:
