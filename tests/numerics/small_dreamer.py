@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,6 +27,12 @@ CPU = torch.device("cpu")
 
 
 def composed(*overrides: str) -> Any:
+    return copy.deepcopy(_composed(*overrides))
+
+
+@cache
+def _composed(*overrides: str) -> Any:
+    """Hydra takes a tenth of a second, and many tests ask for the same."""
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         config = compose("config", overrides=["experiment=dreamer_cartpole", "size=debug", *overrides])
     OmegaConf.set_struct(config, False)
