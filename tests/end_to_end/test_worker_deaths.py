@@ -119,6 +119,7 @@ def _check_rows(run: Path, *, deaths: int) -> None:
         assert np.array_equal(grown, np.where(cut[1:][within], 0, 1)), "it grows by one, but where a death ended it"
         assert (view[is_terminal, 2] == 12).all()
         truncated += int(cut.sum())
-    # A simulator that dies between two episodes cuts none, and that is where it is in one of 13 moments.
-    between = max(NUM_ENVS, deaths // 4)
+    # A simulator that dies between two episodes cuts none, and that is where it is in one of 13 moments. All of them
+    # stand still there together while one that died is started again, so few deaths may all be such.
+    between = max(2 * NUM_ENVS, deaths // 3)
     assert deaths - between <= truncated <= deaths
