@@ -19,7 +19,7 @@ from reverie.buffers.host_rows import HostRows
 
 NUM_ENVS = 3
 
-# Each observation says which episode it belongs to and how far that has come.
+# Each observation says which episode it belongs to, whose simulator's that is, and how far it has come.
 WITNESS = """
 import os
 import time
@@ -34,7 +34,7 @@ class Witness(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.name, self.steps = self.np_random.random(2).astype(np.float32), 0
+        self.name, self.steps = (self.np_random.random(), os.getpid()), 0
         return self.view(), {}
 
     def step(self, action):
@@ -104,7 +104,7 @@ def _check_rows(run: Path, *, deaths: int) -> None:
     assert isinstance(replay._rows, HostRows)
     rows = {name: value.numpy() for name, value in replay._rows.held(replay.stream_length).items()}
     count = buffers["replay"]._count
-    truncated = 0
+    truncated, replaced = 0, 0
     for stream in range(NUM_ENVS):
         view = rows["obs/vector"][stream, :count]
         is_first, is_last = rows["is_first"][stream, :count], rows["is_last"][stream, :count]
@@ -118,8 +118,9 @@ def _check_rows(run: Path, *, deaths: int) -> None:
         grown = (view[1:, 2] - view[:-1, 2])[within]
         assert np.array_equal(grown, np.where(cut[1:][within], 0, 1)), "it grows by one, but where a death ended it"
         assert (view[is_terminal, 2] == 12).all()
-        truncated += int(cut.sum())
-    # A simulator that dies between two episodes cuts none, and that is where it is in one of 13 moments. All of them
-    # stand still there together while one that died is started again, so few deaths may all be such.
-    between = max(2 * NUM_ENVS, deaths // 3)
-    assert deaths - between <= truncated <= deaths
+        is_replaced = view[1:, 1] != view[:-1, 1]
+        assert is_replaced[cut[:-1]].all(), "what follows a cut episode comes from another simulator"
+        truncated, replaced = truncated + int(cut.sum()), replaced + int(is_replaced.sum())
+    # A simulator that dies between two episodes cuts none. At the end of the run nothing may come from its successor.
+    assert truncated <= replaced
+    assert deaths - NUM_ENVS <= replaced <= deaths
