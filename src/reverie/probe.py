@@ -185,8 +185,9 @@ def _measured(
         if hook.batch is not None and buffer is not None and collecting is not None:
             filled(buffer, collecting.row, hook.batch, context_rows=parts.workflow.context_rows)
         budget = seconds * _UPDATING_SHARE / len(learning)
-        say(f"Measuring {_update_words(spec, hook)} ...")
-        with _naming_what_does_not_fit(_update_words(spec, hook), parts.device):
+        words = _update_words(spec, hook)
+        say(f"Measuring {words} ...")
+        with _naming_what_does_not_fit(words, parts.device):
             updating[hook, name] = updated(parts, spec, hook, config=config, folder=folder, seconds=budget)
     say("Measuring a checkpoint and a line of metrics ...")
     worker_bytes = children_bytes()  # while there are any: what follows closes the environments

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import copy
 from functools import cache
-from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
+from omegaconf import DictConfig
 from torch import Tensor
 
 from reverie.build import assemble_workflow
-from reverie.commands.catalogue import CONFIGS
+from reverie.commands.composition import composed_run
 from reverie.components.representation_learners.latents import Latent
 from reverie.runtime.rng import RandomStreams
 from reverie.types import Batch, Phase, RowIndex, Space, Spaces
@@ -26,17 +24,18 @@ SPACES = Spaces(
 CPU = torch.device("cpu")
 
 
-def composed(*overrides: str) -> Any:
+def composed(*overrides: str) -> DictConfig:
+    return composed_once("experiment=dreamer_cartpole", "size=debug", *overrides)
+
+
+def composed_once(*overrides: str) -> DictConfig:
+    """A copy for each who asks: Hydra takes a tenth of a second, and many tests ask for the same."""
     return copy.deepcopy(_composed(*overrides))
 
 
 @cache
-def _composed(*overrides: str) -> Any:
-    """Hydra takes a tenth of a second, and many tests ask for the same."""
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        config = compose("config", overrides=["experiment=dreamer_cartpole", "size=debug", *overrides])
-    OmegaConf.set_struct(config, False)
-    return config
+def _composed(*overrides: str) -> DictConfig:
+    return composed_run(overrides)
 
 
 def small_dreamer(*overrides: str, spaces: Spaces = SPACES) -> Dreamer:

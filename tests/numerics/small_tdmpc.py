@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-from functools import cache
-
 import torch
-from omegaconf import DictConfig
-from small_dreamer import phase, values
+from small_dreamer import composed_once, phase, values
 from torch import Tensor
 
 from reverie.build import assemble_workflow
-from reverie.commands.composition import composed
 from reverie.runtime.rng import RandomStreams
 from reverie.types import Batch, Observation, RowIndex, Space, Spaces
 from reverie.workflows.tdmpc import Tdmpc
@@ -44,14 +39,8 @@ __all__ = [
 ]
 
 
-@cache
-def _composed(*overrides: str) -> DictConfig:
-    """Hydra takes a tenth of a second, and many tests ask for the same."""
-    return composed("gym_Pendulum-v1", ["experiment=tdmpc_pendulum", "size=debug", *overrides])
-
-
 def small_tdmpc(*overrides: str, spaces: Spaces = STATES) -> Tdmpc:
-    config = copy.deepcopy(_composed(*overrides))
+    config = composed_once("task=gym_Pendulum-v1", "experiment=tdmpc_pendulum", "size=debug", *overrides)
     rng = RandomStreams(0, device=CPU)
     workflow = assemble_workflow(config, spaces=spaces, train_env=None, rng=rng, device=CPU, allow=None)
     assert isinstance(workflow, Tdmpc)
