@@ -35,13 +35,15 @@ FORMS = {
         f"controller.objective._target_={OBJECTIVES}.DynamicsGradient",
         "+controller.objective.has_baseline=true",
     ],
+    "v3_reconstruction": ["workflow.loss_weights.reconstruction=10"],
     "v3_2023": [
         *(f"{group}=dreamer_v3_2023" for group in ("components", "controller", "workflow")),
         *("size=2023_s", "training.sampler=uniform"),
     ],
 }
 """The published curves from state were made by the form of 2023, with gradients through the dynamics; those from
-pictures by `v3`. `v3_dynamics` is `v3` with such gradients and nothing else of 2023, which tells them apart."""
+pictures by `v3`. `v3_dynamics` is `v3` with such gradients and nothing else of 2023, `v3_reconstruction` is `v3` with a
+larger weight of what it sees: they tell which difference matters."""
 FRAMES_PER_STEP = 2
 Curve = list[list[float]]
 """[frames, mean return of the episodes that ended, number of these episodes]"""
@@ -124,9 +126,12 @@ def _draw(runs: list[dict[str, Any]], published: dict[str, dict[str, Curve]], pa
     for task, axes in found:
         for number, seed in enumerate(published[task].values()):
             axes.plot(*zip(*seed, strict=True), color="0.75", linewidth=1, label=None if number else "published seeds")
-        for run in (one for one in runs if one["task"] == task and one["curve"]):
-            frames, returns, _ = zip(*run["curve"], strict=True)
-            axes.plot(frames, returns, marker="o", markersize=3, label=f"{run['form']}, seed {run['seed']}")
+        for colour, form in enumerate(FORMS):
+            label: str | None = form
+            for run in (one for one in runs if (one["task"], one["form"]) == (task, form) and one["curve"]):
+                frames, returns, _ = zip(*run["curve"], strict=True)
+                axes.plot(frames, returns, color=f"C{colour}", marker="o", markersize=2, label=label)
+                label = None  # once for all seeds
         axes.set(xlim=(0, max(run["frames"] for run in runs)), ylim=(0, 1000))
         axes.legend(frameon=False, fontsize=8, loc="upper left")
     figure.savefig(path, dpi=150)

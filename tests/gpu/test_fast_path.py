@@ -27,6 +27,9 @@ AT_ONCE = [*((size, "mixed") for size in SIZES), ("12m", "vector")]
 LATER = [(size, kind) for size in (*SIZES, *OTHER_SIZES) for kind in KINDS if (size, kind) not in AT_ONCE]
 CASES = [*AT_ONCE, *(pytest.param(*case, marks=pytest.mark.long) for case in LATER)]
 ALLOWED = 1e-4
+ALLOWED_OF_POOLS = 1e-3
+"""Where corners of a patch differ by rounding only, pooling gives the whole gradient to one or the other: two such
+patches among two million put a picture encoder's gradients in float32 1.4e-3 away from those in float64."""
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +88,8 @@ def test_float32_gives_the_losses_and_gradients_of_plain_code(size: str, kind: s
     # Network by network: those of the actor are small beside those of the decoder.
     found |= {f"{name}'s": distance(flat(fast.gradients[name]), flat(part)) for name, part in plain.gradients.items()}
     print(size, kind, {name: f"{value:.1e}" for name, value in found.items()})
-    assert {name: value for name, value in found.items() if not value < ALLOWED} == {}
+    allowed = {"encoder's": ALLOWED if kind == "vector" else ALLOWED_OF_POOLS}
+    assert {name: value for name, value in found.items() if not value < allowed.get(name, ALLOWED)} == {}
 
 
 @pytest.mark.parametrize(("size", "kind"), CASES)

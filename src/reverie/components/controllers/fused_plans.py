@@ -42,9 +42,9 @@ class LayerCut(NamedTuple):
         if not is_narrow:
             return cls(16, 32, 64, 4, 2)
         columns = 128
-        while columns > 16 and triton.cdiv(rows, 32) * triton.cdiv(outputs, columns) * groups <= _PROGRAMS // 2:
+        while columns > 16 and triton.cdiv(rows, 16) * triton.cdiv(outputs, columns) * groups <= _PROGRAMS // 2:
             columns //= 2
-        return cls(32, columns, 128, 8 if columns > 32 else 4, 3)
+        return cls(16, columns, 128, 8 if columns > 32 else 4, 3)
 
 
 _PROGRAMS = 132
