@@ -19,6 +19,7 @@ from reverie.configuration import plain, section
 from reverie.environments.task_descriptions import descriptions
 from reverie.offline_build import TooLargeError, shown_task
 from reverie.orchestration.checkpoint import CheckpointConfig, CheckpointManager
+from reverie.orchestration.device_faults import is_want_of_memory
 from reverie.orchestration.evaluator import EvaluationConfig
 from reverie.orchestration.logger import LoggingConfig, check_sinks
 from reverie.orchestration.parts import Parts, check_phases
@@ -262,8 +263,7 @@ def _naming_what_does_not_fit(what: str, device: torch.device) -> Iterator[None]
     except TooLargeError as error:
         raise RunStoppedError(f"does not fit: {error}") from error
     except (torch.OutOfMemoryError, ReverieError) as error:
-        # A recording that fails for want of memory is reported as one that cannot be made.
-        if not isinstance(error, torch.OutOfMemoryError) and not isinstance(error.__cause__, torch.OutOfMemoryError):
+        if not is_want_of_memory(error):
             raise
         raise RunStoppedError(
             f"does not fit: {what} needs more memory than {device} has free; choose a smaller size=, "

@@ -31,6 +31,7 @@ from reverie.configuration import (
 )
 from reverie.orchestration.checkpoint import CheckpointConfig, CheckpointManager, Loaded
 from reverie.orchestration.checkpoint_reader import CheckpointReader
+from reverie.orchestration.device_faults import said_in_a_sentence
 from reverie.orchestration.display import Display, make_display
 from reverie.orchestration.evaluator import EVALUATION_BUFFER, EvaluationConfig, Evaluator
 from reverie.orchestration.logger import METRICS_FILE, LoggingConfig, check_sinks
@@ -169,7 +170,8 @@ def _run(config: DictConfig, path: Path | None, *, allow: Allow) -> int:
     device = chosen_device(experiment.device)
     prepare_torch(section(RuntimeConfig, config.runtime, path="runtime"), device)
     config["logdir"] = None if path is None else str(path)  # a run may have been moved since it was stored
-    parts = assemble(config, device=device, allow=allow)
+    with said_in_a_sentence(device, lambda: "no run was begun"):
+        parts = assemble(config, device=device, allow=allow)
     with closing(parts):
         return _run_with(parts, config, path, experiment=experiment)
 
@@ -200,8 +202,9 @@ def _run_with(parts: Parts, config: DictConfig, path: Path | None, *, experiment
             display.say(remark)
         orchestrator = assemble_orchestrator(config, parts, folder=folder.path, display=display)
         try:
-            _restore(orchestrator, config, folder, fork, display)
-            code = orchestrator.run()
+            with said_in_a_sentence(parts.device, orchestrator.checkpoints.what_is_left):
+                _restore(orchestrator, config, folder, fork, display)
+                code = orchestrator.run()
         except BaseException:
             with suppress(ReverieError, OSError):  # what went wrong first is what the user must hear
                 folder.set_status("failed")

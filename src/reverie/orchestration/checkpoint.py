@@ -194,12 +194,15 @@ class CheckpointManager:
             yield
         except OSError as error:
             self._remove_temporary(ignore_errors=True)
-            whole = [name for name in self._reader.names() if self._reader.is_complete(name)]
-            rest = f"the last good checkpoint {whole[-1]} is untouched" if whole else "the run has no checkpoint yet"
             raise ReverieError(
-                f"cannot {doing} in {self._folder}: {reason(error)}; {rest}. "
+                f"cannot {doing} in {self._folder}: {reason(error)}; {self.what_is_left()}. "
                 f"{remedy(error)}, then `{reverie_command('resume', str(self._folder))}`."
             ) from error
+
+    def what_is_left(self) -> str:
+        """For a run that ends before its time."""
+        whole = [name for name in self._reader.names() if self._reader.is_complete(name)]
+        return f"the last good checkpoint {whole[-1]} is untouched" if whole else "the run has no checkpoint yet"
 
     # Loading
 

@@ -119,8 +119,10 @@ class Orchestrator:
                     self._logger.write(self.counters(), self._line_metrics())
                 return 0
             finally:
-                self._show(is_last=True)
-                self._display.stop()
+                try:
+                    self._show(is_last=True)
+                finally:  # a device that has failed cannot say how long it worked
+                    self._display.stop()
 
     def close(self) -> None:
         self._logger.close()
