@@ -27,7 +27,9 @@ FORMS = {
     "workstation": [
         *("training.total_timesteps=100000", "buffer.replay.capacity=100000"),
         *("training.lengths.vae_updates=8000", "training.lengths.mdn_updates=4000"),
-        *("environment.num_envs=64", "controller.population.population=64", "controller.population.mean_episodes=64"),
+        *("environment.num_envs=32", "environment.num_workers=16", "evaluation.envs=10"),
+        *("controller.population.population=64", "controller.population.mean_episodes=64"),
+        *("controller.population.episodes=1", "runtime=auto", "runtime.precision=float32", "runtime.threads=1"),
     ],
 }
 PUBLISHED = {
