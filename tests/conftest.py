@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import absl.logging
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 # Two workers on two cores: more threads than that make small tensors slower by an order of magnitude.
 torch.set_num_threads(1)
@@ -31,6 +35,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if long_items:
         config.hook.pytest_deselected(items=long_items)
         items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
+def pytest_collection_finish() -> None:
+    """What was imported by now stays to the end: the collector of garbage need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def configs_are_parsed_once() -> Iterator[None]:
+    """Hydra reads some twenty files for a composition, and the tests compose several hundred times."""
+    load, kept = OmegaConf.load, {}
+
+    def loaded(file: Any) -> Any:
+        path = Path(getattr(file, "name", file))
+        key = path, path.stat().st_mtime_ns, path.stat().st_size
+        if key not in kept:
+            kept[key] = load(file)
+        return copy.deepcopy(kept[key])
+
+    with mock.patch.object(OmegaConf, "load", staticmethod(loaded)):
+        yield
 
 
 @pytest.fixture(autouse=True)

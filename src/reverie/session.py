@@ -170,7 +170,7 @@ def _run(config: DictConfig, path: Path | None, *, allow: Allow) -> int:
     device = chosen_device(experiment.device)
     prepare_torch(section(RuntimeConfig, config.runtime, path="runtime"), device)
     config["logdir"] = None if path is None else str(path)  # a run may have been moved since it was stored
-    with said_in_a_sentence(device, lambda: "no run was begun"):
+    with said_in_a_sentence(device, lambda: "nothing was written"):
         parts = assemble(config, device=device, allow=allow)
     with closing(parts):
         return _run_with(parts, config, path, experiment=experiment)

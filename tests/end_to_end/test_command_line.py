@@ -336,6 +336,12 @@ def test_test_needs_a_checkout_and_fills_in_its_folder(folder: Path) -> None:
     assert "-n" not in chosen
 
 
+def test_tests_keep_what_python_compiles(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "test_kept.py").write_text("import sys\n\ndef test_kept(): assert not sys.dont_write_bytecode\n")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert test_command.run(["--as-it-is", "-n0", "test_kept.py"]) == 0
+
+
 def test_unknown_commands(sentence: Sentence) -> None:
     assert "unknown command `trian`: did you mean `train`?" in sentence("trian")
     assert "unknown option `--hepl`" in sentence("--hepl")

@@ -119,7 +119,7 @@ def test_first_start_prepares_then_runs_the_command(bench: Bench) -> None:
     assert (seen["argv"], seen["cwd"], seen["prefix"]) == (argv, str(bench.folder), str(bench.root / ".venv"))
     assert done.stderr.splitlines() == ["reverie: Preparing .venv (once, about a minute) ..."]
     lock_install, own_install = bench.installs()
-    assert "--requirement requirements.lock" in lock_install
+    assert "--compile-bytecode --requirement requirements.lock" in lock_install
     assert "--no-deps --no-build-isolation --editable ." in own_install
 
 

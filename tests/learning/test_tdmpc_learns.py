@@ -25,6 +25,7 @@ def test_planning_with_a_learned_model(tmp_path: Path) -> None:
     assert learned > chance + 0.75 * (best - chance)
 
 
+@pytest.mark.long
 def test_the_first_tdmpc(tmp_path: Path) -> None:
     """With plans that grow longer and prioritised replay."""
     first = ("components=tdmpc1", "controller=tdmpc1", "workflow=tdmpc1", "training.batch_length=6")

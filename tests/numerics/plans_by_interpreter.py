@@ -16,7 +16,7 @@ from reverie.components.controllers.fused_plans import FusedPlans
 from reverie.components.controllers.plan_layers import can_be_layers
 
 ENVS = 2
-FEW = tuple(f"controller.planner.{name}" for name in ("samples=16", "elites=6", "iterations=1", "proposals=0"))
+FEW = tuple(f"controller.planner.{name}" for name in ("samples=8", "elites=3", "iterations=1", "proposals=0"))
 """The interpreter takes a second for a hundred programs."""
 
 

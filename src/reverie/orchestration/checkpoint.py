@@ -201,7 +201,8 @@ class CheckpointManager:
 
     def what_is_left(self) -> str:
         """For a run that ends before its time."""
-        whole = [name for name in self._reader.names() if self._reader.is_complete(name)]
+        names = [name for name in self._reader.names() if name not in self._abandoned]
+        whole = [name for name in names if self._reader.is_complete(name)]
         return f"the last good checkpoint {whole[-1]} is untouched" if whole else "the run has no checkpoint yet"
 
     # Loading

@@ -9,6 +9,9 @@ import torch
 
 from reverie.types import ReverieError, RunStoppedError
 
+_FAULTS = ("CUDA error", "Triton Error [CUDA]", "cuDNN error")
+"""How what CUDA, Triton and cuDNN say begins."""
+
 
 @contextmanager
 def said_in_a_sentence(device: torch.device, left: Callable[[], str]) -> Iterator[None]:
@@ -17,20 +20,16 @@ def said_in_a_sentence(device: torch.device, left: Callable[[], str]) -> Iterato
         yield
     except (RuntimeError, ReverieError) as error:
         if is_want_of_memory(error):
-            what = (
-                f"{device} has too little memory: choose a smaller size=, training.batch_size or training.batch_length"
-            )
-        elif isinstance(fault := _reason(error), torch.AcceleratorError):
-            what = f"{device} failed ({str(fault).splitlines()[0]}): see docs/guides/troubleshooting.md"
+            todo = "choose a smaller size=, training.batch_size or training.batch_length"
+            what = f"{device} has too little memory: {todo}"
+        elif isinstance(error, RuntimeError) and str(error).startswith(_FAULTS):
+            what = f"{device} failed ({str(error).splitlines()[0]}): see docs/guides/troubleshooting.md"
         else:
             raise
         raise RunStoppedError(f"{what}; {left()}.") from error
 
 
 def is_want_of_memory(error: Exception) -> bool:
-    return isinstance(_reason(error), torch.OutOfMemoryError)
-
-
-def _reason(error: BaseException) -> BaseException:
-    """A recording that fails for such a reason is reported as one that cannot be made."""
-    return error.__cause__ if isinstance(error, ReverieError) and error.__cause__ is not None else error
+    """Also of a recording, whose failure is reported as one that cannot be made."""
+    reason = error.__cause__ if isinstance(error, ReverieError) else error
+    return isinstance(reason, torch.OutOfMemoryError) or str(reason).startswith("CUDA error: out of memory")
