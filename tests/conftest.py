@@ -49,7 +49,7 @@ def configs_are_parsed_once() -> Iterator[None]:
     load, kept = OmegaConf.load, {}
 
     def loaded(file: Any) -> Any:
-        path = Path(getattr(file, "name", file))
+        path = Path(file if isinstance(file, str | Path) else file.name)
         key = path, path.stat().st_mtime_ns, path.stat().st_size
         if key not in kept:
             kept[key] = load(file)
