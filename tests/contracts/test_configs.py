@@ -159,7 +159,8 @@ SHORT_LEGS = (
 OF_EXPERIMENT = {
     "og_wm_carracing": (*SHORT_LEGS, "training.lengths.evolve_steps=10", "environment.simulator.episode_frames=8"),
     "og_wm_dream": (*SHORT_LEGS, "training.lengths.dream_steps=10"),
-    # Looking for anomalies doubles the time of their many small operations.
+    # Looking for anomalies doubles the time of many small operations.
+    "dreamer_v3_2023": ("runtime.finds_anomalies=false",),
     "tdmpc": (
         *("controller.planner.samples=16", "controller.planner.elites=4", "controller.planner.proposals=2"),
         "runtime.finds_anomalies=false",
@@ -168,7 +169,7 @@ OF_EXPERIMENT = {
 """More overrides, by how the experiment's name begins."""
 
 
-SLOW = ("tdmpc_metaworld", "tdmpc_dmc_vision", "tdmpc_atari100k", "dreamer_memorymaze")
+SLOW = ("tdmpc_metaworld", "tdmpc_dmc_vision", "tdmpc_atari100k", "dreamer_memorymaze", "dreamer_v3_2023_atari100k")
 """Ten seconds each: their simulators and their algorithm are among the others."""
 RUN_HERE = [
     pytest.param(name, marks=pytest.mark.long) if name in SLOW else name for name in EXPERIMENTS if name not in NOT_HERE

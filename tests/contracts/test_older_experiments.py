@@ -1,4 +1,4 @@
-"""The experiments of DreamerV1 and DreamerV2 have the published values, written here a second time."""
+"""The experiments of older forms of Dreamer have the published values, written here a second time."""
 
 from __future__ import annotations
 
@@ -68,7 +68,48 @@ V2 = {
     "optimizers.critic.clip": 100.0,
     "optimizers.model.weight_decay": 1e-6,
 }
-EXPERIMENTS = {"dreamer_v1_dmc_vision": (V1, 0.99), "dreamer_v2_atari": (V2, 0.999)}
+V3_2023 = {
+    "size.deter": 512,
+    "size.units": 512,
+    "size.layers": 2,
+    "size.depth": 32,
+    "training.batch_size": 16,
+    "training.batch_length": 64,
+    "training.sampler": "uniform",
+    "workflow.loss_weights.dynamics": 0.5,
+    "workflow.loss_weights.representation": 0.1,
+    "optimizers.model.learning_rate": 1e-4,
+    "optimizers.actor.learning_rate": 3e-5,
+    "optimizers.critic.learning_rate": 3e-5,
+    "optimizers.model.clip": 1000.0,
+    "optimizers.actor.clip": 100.0,
+}
+V3_2023_DMC = V3_2023 | {
+    "training.total_timesteps": 500_000 // 2,
+    "training.train_ratio": 512,
+    "environment.num_envs": 4,
+    "environment.simulator.action_repeat": 2,
+    "environment.simulator.observation": "proprio",
+}
+V3_2023_ATARI = V3_2023 | {
+    "training.total_timesteps": 400_000 // 4,
+    "training.train_ratio": 1024,
+    "runtime.precision": "float32",
+    "evaluation.episodes": 100,
+    "environment.num_envs": 1,
+    "environment.simulator.action_repeat": 4,
+    "environment.simulator.size": [64, 64],
+    "environment.simulator.is_gray": False,
+    "environment.simulator.resize": "area",
+    "environment.simulator.sticky": 0.0,
+    "environment.simulator.noops": 30,
+    "environment.simulator.has_all_actions": False,
+}
+PREFILLED = {"dreamer_v1_dmc_vision": (V1, 0.99), "dreamer_v2_atari": (V2, 0.999)}
+EXPERIMENTS = PREFILLED | {
+    "dreamer_v3_2023_dmc_proprio": (V3_2023_DMC, 1 - 1 / 333),
+    "dreamer_v3_2023_atari100k": (V3_2023_ATARI, 1 - 1 / 333),
+}
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -81,9 +122,9 @@ def test_an_experiment_has_the_published_values(experiment: str) -> None:
     assert 1 - 1 / config.workflow.discount_horizon == pytest.approx(gamma)
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.parametrize("experiment", PREFILLED)
 def test_the_random_beginning_is_never_longer_than_the_run(experiment: str) -> None:
-    for steps, expected in ((100, 100), (10_000_000, EXPERIMENTS[experiment][0]["training.prefill_steps"])):
+    for steps, expected in ((100, 100), (10_000_000, PREFILLED[experiment][0]["training.prefill_steps"])):
         prefill, learn, _ = phases_of(composed(experiment, f"training.total_timesteps={steps}"))
         assert (prefill.controller, prefill.duration_steps, learn.duration_steps) == ("random", expected, steps)
         assert learn.controller is None
