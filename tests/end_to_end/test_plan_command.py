@@ -41,7 +41,7 @@ def kinds(plan: dict[str, Any]) -> set[str]:
 
 
 def test_a_plan_says_everything_and_leaves_nothing_behind(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    assert main(["plan", "dreamer_cartpole", "size=debug", "runtime=debug", "--seconds", "5"]) == 0
+    assert main(["plan", "dreamer_cartpole", "size=debug", "runtime=debug", "--seconds", "2"]) == 0
     said, aside = capsys.readouterr()
     for words in ("of 8 environments in phase 'learn'", "one update ('update' of phase 'learn')", "a checkpoint"):
         assert words in aside, "nobody waits a minute for a silent program"

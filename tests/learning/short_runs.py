@@ -12,6 +12,7 @@ EPISODES = 100
 
 _QUICK = (
     *("evaluation.every_steps=null", f"evaluation.episodes={EPISODES}", "evaluation.envs=20"),
+    "evaluation.open_loop.pictures_every=null",
     *("logging.has_tensorboard=false", "checkpoint.every_steps=1000000"),
 )
 """Nothing on the way but learning: one evaluation, and one checkpoint, at the end."""

@@ -17,7 +17,7 @@ from reverie.workflows.open_loop import PredictsOpenLoop
 
 CPU = torch.device("cpu")
 SPACES = Spaces(obs={"vector": Space(shape=(7,), dtype="float32")}, action=Space(shape=(2,), dtype="float32"))
-FORMS = ("v1", "v2", "v3_2023", "v3")
+OLDER = ("v1", "v2", "v3_2023")
 LENGTHS = (21, 17, 30, 13, 31, 11, 27, 19, 23, 29)
 
 
@@ -42,7 +42,7 @@ def acted(run: Rehearsal, num_envs: int, mode: str) -> None:
         carry, _, _ = policy.act(carry, seen, mode="eval" if mode == "eval" else "train")
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["v3", *(pytest.param(one, marks=pytest.mark.long) for one in OLDER)])
 def test_evaluations_of_many_lengths(form: str, traced: None) -> None:
     groups = [f"{group}=dreamer_{form}" for group in ("components", "controller", "workflow")]
     sizes = ["size=debug", "size.blocks=4", "training.batch_size=2", "training.batch_length=3", "workflow.horizon=2"]
