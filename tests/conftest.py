@@ -43,6 +43,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Triton complains of what nobody collects at the end."""
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def configs_are_parsed_once() -> Iterator[None]:
     """Hydra reads some twenty files for a composition, and the tests compose several hundred times."""
