@@ -20,6 +20,7 @@ from reverie.orchestration.display import make_display
 from reverie.orchestration.parts import check_phases
 from reverie.runtime.device import RuntimeConfig, prepare_torch
 from reverie.runtime.rng import RandomStreams
+from reverie.targets import located
 from reverie.types import ReverieError, Space, Spaces
 from reverie.workflows.base import WorldModelWorkflow
 from reverie.workflows.dreamer import Dreamer
@@ -176,6 +177,15 @@ RUN_HERE = [
 ]
 
 
+def test_every_part_may_stand_in_a_stored_config() -> None:
+    """Or no run that has it could be resumed."""
+    lines = [line for file in CONFIGS.rglob("*.yaml") for line in file.read_text(encoding="utf-8").splitlines()]
+    targets = {line.split()[1] for line in lines if line.strip().startswith("_target_:")}
+    assert len(targets) > 80
+    for target in targets:
+        assert located(target, path="a config", allow=())
+
+
 @pytest.mark.parametrize("experiment", RUN_HERE)
 def test_every_experiment_runs_a_few_steps(experiment: str, tmp_path: Path) -> None:
     suite = suite_of(composed(f"experiment={experiment}").task)
@@ -189,7 +199,7 @@ def test_every_experiment_runs_a_few_steps(experiment: str, tmp_path: Path) -> N
         *next((more for begin, more in OF_EXPERIMENT.items() if experiment.startswith(begin)), ()),
     )
     prepare_torch(RuntimeConfig(**plain(config.runtime)), torch.device("cpu"))
-    parts = assemble(config, device=CPU, allow=None)
+    parts = assemble(config, device=CPU, allow=())  # as strictly as when it is resumed
     orchestrator = assemble_orchestrator(config, parts, folder=tmp_path, display=make_display())
     orchestrator.begin()
     assert orchestrator.run() == 0

@@ -12,8 +12,8 @@ from torch import Tensor
 from reverie.components.controllers.actor_objective import (
     DynamicsGradient,
     MixedGradient,
+    ObjectiveBySpace,
     Reinforce,
-    objective_by_space,
 )
 from reverie.components.controllers.credit import ArrivalCredit, Credit, StateCredit
 from reverie.components.controllers.critic import Critic
@@ -164,8 +164,8 @@ def test_the_mixture_is_a_sum_of_both() -> None:
 
 def test_the_objective_follows_the_action_space() -> None:
     given = {"discrete": Reinforce(), "continuous": DynamicsGradient()}
-    assert objective_by_space(space=DISCRETE, **given) is given["discrete"]
-    assert objective_by_space(space=CONTINUOUS, **given) is given["continuous"]
+    assert ObjectiveBySpace(space=DISCRETE, **given) is given["discrete"]
+    assert ObjectiveBySpace(space=CONTINUOUS, **given) is given["continuous"]
 
 
 # Critic, scale, random actor

@@ -62,6 +62,8 @@ class MixedGradient:
         return self._share * self._dynamics(policy, action, credit, scale) + (1 - self._share) * by_chance
 
 
-def objective_by_space(*, space: Space, discrete: ActorObjective, continuous: ActorObjective) -> ActorObjective:
-    """The one that fits the task's actions."""
-    return discrete if space.is_discrete else continuous
+class ObjectiveBySpace:
+    """The one that fits the task's actions. A class, because a stored config may name nothing else."""
+
+    def __new__(cls, *, space: Space, discrete: ActorObjective, continuous: ActorObjective) -> ActorObjective:
+        return discrete if space.is_discrete else continuous
