@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 from torch.utils.flop_counter import FlopCounterMode
 
 from reverie.configuration import section
+from reverie.orchestration.device_faults import is_want_of_memory
 from reverie.rehearsal import Rehearsal, rehearsal
 from reverie.runtime.capture import WARM_UP_CALLS, Captured, is_capturable
 from reverie.runtime.compilation import eager_steps, steps_are_compiled
@@ -152,7 +153,9 @@ def update_speed(config: DictConfig, conditions: Conditions) -> UpdateSpeed:
     device = device_of(config)
     try:
         return _measured(copy.deepcopy(config), conditions, device)  # `_dims` is filled in
-    except torch.OutOfMemoryError as error:
+    except (torch.OutOfMemoryError, ReverieError) as error:
+        if not is_want_of_memory(error):
+            raise
         where = device_name(device)
         raise RunStoppedError(f"size {conditions.size} does not fit in the memory of {where}.") from error
 

@@ -272,9 +272,11 @@ def _restore(
 
 def _longer(training: Mapping[str, Any]) -> str:
     """What to set: the length of the last phase that has one, by the whole run's name where both are the same."""
-    for total, duration, where, length in reversed(list(_lengths(training["phases"], "training.phases"))):
-        return f"training.{total}" if length == training.get(total) else f"{where}.{duration}"
-    return "training.phases.K.duration_cycles"
+    lengths = list(_lengths(training["phases"], "training.phases"))
+    if not lengths:
+        return "training.phases.K.duration_cycles"
+    total, duration, where, length = lengths[-1]
+    return f"training.{total}" if length == training.get(total) else f"{where}.{duration}"
 
 
 def _lengths(phases: Sequence[Mapping[str, Any]], where: str) -> Iterator[tuple[str, str, str, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
@@ -163,6 +164,18 @@ def test_parts_run_in_compiled_steps_and_lowered_precision_too(traced: None) -> 
     for part in parts_of(run).values():
         part()
         part()
+
+
+@pytest.mark.parametrize("wants_memory", [True, False])
+def test_a_recording_without_memory_is_a_size_that_does_not_fit(
+    wants_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = ReverieError("'update' cannot be captured in a CUDA graph")
+    error.__cause__ = torch.OutOfMemoryError("CUDA out of memory.") if wants_memory else RuntimeError("asked")
+    monkeypatch.setattr("reverie.benchmark._measured", mock.Mock(side_effect=error))
+    config = composed_run(["experiment=dreamer_atari100k", *SMALL])
+    with pytest.raises(ReverieError, match=r"does not fit in the memory" if wants_memory else "cannot be captured"):
+        update_speed(config, Conditions(size="debug", observations="vector", calls=1))
 
 
 def test_a_measurement_leaves_the_configuration_as_it_was() -> None:
