@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._dynamo.backends.debugging import eager as uncompiled
+from torch._dynamo.backends.debugging import aot_eager as uncompiled
 
 from reverie.commands.composition import composed
 from reverie.components.networks.distributions import TwoHot, symexp_bins
@@ -20,6 +20,9 @@ from reverie.types import Space, Spaces
 
 SPACES = {
     "numbers": Spaces(obs={"vector": Space(shape=(7,), dtype="float32")}, action=Space(shape=(2,), dtype="float32")),
+    "numbers and classes": Spaces(
+        obs={"vector": Space(shape=(7,), dtype="float32")}, action=Space(shape=(), dtype="int64", classes=3)
+    ),
     "classes": Spaces(
         obs={"image": Space(shape=(16, 16, 3), dtype="uint8")}, action=Space(shape=(), dtype="int64", classes=3)
     ),
@@ -43,11 +46,24 @@ def traced(patch: pytest.MonkeyPatch, *, is_on: bool) -> Iterator[None]:
         torch.compiler.reset()
 
 
-@pytest.mark.parametrize("spaces", SPACES)
-def test_updates_are_those_of_eager_code(spaces: str, monkeypatch: pytest.MonkeyPatch) -> None:
+CASES = [
+    ("dreamer_v3", "numbers"),
+    ("dreamer_v3", "classes"),
+    ("dreamer_v3_2023", "numbers"),
+    ("dreamer_v3_2023", "classes"),
+    ("dreamer_v2", "numbers"),
+    ("dreamer_v2", "numbers and classes"),
+    ("dreamer_v1", "numbers"),
+]
+"""Those with gradients through the dynamics, and with optimisers of their own for actor and critic, among them."""
+
+
+@pytest.mark.parametrize(("form", "spaces"), CASES)
+def test_updates_are_those_of_eager_code(form: str, spaces: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
+    groups = [f"{group}={form}" for group in ("components", "controller", "workflow")]
     for is_on in (False, True):
-        config = composed("gym_CartPole-v1", ["experiment=dreamer_cartpole", *SIZES, "workflow.horizon=3"])
+        config = composed("gym_CartPole-v1", ["experiment=dreamer_cartpole", *groups, *SIZES, "workflow.horizon=3"])
         run = rehearsal(config, spaces=SPACES[spaces], device=torch.device("cpu"), streams=2, rows=64)
         with monkeypatch.context() as patch, traced(patch, is_on=is_on):
             metrics = [run.update() for _ in range(3)]

@@ -211,7 +211,7 @@ def test_whose_values_returns_are_made_of() -> None:
         chosen = one.online if bootstrap == "online" else one.slow
         torch.testing.assert_close(one.worth(feature, one(feature)), chosen(feature).mean())
         followed = feature.clone().requires_grad_()
-        assert one.worth(followed, one(feature)).requires_grad, "the gradient goes through the critic"
+        assert one.worth(followed).requires_grad, "the gradient goes through the critic"
 
 
 def test_a_critic_without_a_slow_copy() -> None:

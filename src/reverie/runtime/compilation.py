@@ -40,6 +40,11 @@ def chosen_walk() -> str:
     return _Setting.walk
 
 
+def defers_gradients() -> bool:
+    """Whether the weights of steps are to get their gradients for all steps at once."""
+    return _Setting.is_on and _Setting.walk != WALKS[0]
+
+
 def use_plans(name: str) -> None:
     """How plans are made while steps are compiled, for the whole process: one of ``PLANS``."""
     _Setting.plans = name

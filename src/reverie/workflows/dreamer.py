@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
@@ -25,6 +25,7 @@ from reverie.components.networks.heads import Scalar, ScalarHead
 from reverie.components.networks.observations import ObservationDecoder, ObservationEncoder
 from reverie.components.representation_learners.latents import Latent
 from reverie.components.representation_learners.state_space_model import StateSpaceModel
+from reverie.components.representation_learners.two_pass_walk import TwoPassWalk
 from reverie.components.return_computers.base import ReturnComputer
 from reverie.components.return_computers.td_lambda import replay_lambda_return
 from reverie.runtime.compilation import compiled_step, eager_steps
@@ -37,7 +38,7 @@ from reverie.workflows.dreamer_imagination import Imagination
 from reverie.workflows.dreamer_open_loop import open_loop_latents, predicted_obs
 from reverie.workflows.dreamer_optimizers import DreamerOptimizers, Gradients, trainable_parameters
 from reverie.workflows.dreamer_parts import DreamerSteps
-from reverie.workflows.dreamer_records import Dreamed, Judged, Learned, Modelled
+from reverie.workflows.dreamer_records import Credited, Dreamed, Judged, Learned, Modelled
 from reverie.workflows.dreamer_rows import CONTEXT_ROWS, unless_skipped, without_context
 from reverie.workflows.open_loop import OpenLoop
 from reverie.workflows.update_parts import Part
@@ -69,6 +70,7 @@ class Dreamer(WorldModelWorkflow):
         self._objective = controllers.find("objective", ActorObjective)
         self._credit = controllers.find("credit", CreditRule)
         self._rng: Generator | None = context.rng.stream("update")
+        self._walk = TwoPassWalk(self._rssm, precision=context.precision)
         self._imagination = Imagination(
             self._rssm, self._actor, precision=context.precision, has_graph=self._objective.needs_graph
         )
@@ -205,7 +207,7 @@ class Dreamer(WorldModelWorkflow):
         gradients, target = self._optimizers.gradients(learned.losses).detached(), self._continue_target(seen)
         steps = DreamerSteps(
             encode=lambda: self._tokens(seen.obs),
-            observe=lambda tokens: self._rssm.observe(
+            observe=lambda tokens: self._walk.observe(
                 carry, tokens, self._actor.vector(action), seen.is_first, self._rng
             ),
             model_losses=lambda latents, posterior: self._model_losses(
@@ -243,7 +245,7 @@ class Dreamer(WorldModelWorkflow):
     def _modelled(self, carry: Latent, batch: Batch, seen: Batch) -> Modelled:
         tokens = self._tokens(seen.obs)
         previous_action = self._actor.vector(batch.action[:, :-1])
-        latents, posterior = self._rssm.observe(carry, tokens, previous_action, seen.is_first, self._rng)
+        latents, posterior = self._walk.observe(carry, tokens, previous_action, seen.is_first, self._rng)
         prior, reconstruction, losses = self._model_losses(
             latents, posterior, seen.obs, seen.reward, self._continue_target(seen)
         )
@@ -290,39 +292,52 @@ class Dreamer(WorldModelWorkflow):
 
     def _judged(self, dreamed: Dreamed, start_live: Tensor) -> Judged:
         """Actor and critic losses along imagined sequences."""
-        judge = self._judgement if self._objective.needs_graph else self._compiled_judgement
-        return Judged(**judge(dreamed.feature, dreamed.action, start_live))
-
-    def _judgement(self, feature: Tensor, action: Tensor, start_live: Tensor) -> dict[str, Any]:
-        """The fields of ``Judged``."""
-        value = self._critic(feature.detach())
+        feature, action = dreamed.feature, dreamed.action
+        if not self._objective.needs_graph and not self._optimizers.are_several:
+            return self._judged_at_once(feature, action, start_live)
+        # Losses of different optimisers have a backward pass each, so they may not come out of one compiled function.
         with self._through_model():
-            reward = self._reward_head(feature).mean()
-            live = self._imagined_live(feature)
-            worth = self._critic.worth(feature, value)
-            credit = self._credit(reward, live, worth, start_live=start_live, computer=self._return_computer)
-            scale = self._return_scale.update(credit.returns)
-        actions = credit.returns.shape[1]
-        policy = self._actor(feature[:, :actions].detach())
-        entropy = policy.entropy()
-        gain = self._objective(policy, action[:, :actions], credit, scale)
-        value_loss = self._value_loss(value, feature.detach(), credit.target)
-        losses = {
-            "policy": -credit.weight * (gain + self._config.entropy_scale * entropy),
-            "value": credit.value_weight * value_loss[:, credit.judged],
-        }
-        return {
-            "reward": reward.detach(),
-            "live": live.detach(),
-            "value": worth.detach(),
-            "returns": credit.returns.detach(),
-            "scale": scale,
-            "advantage": (credit.returns - credit.baseline).detach() / scale,
-            "entropy": entropy,
-            "losses": losses,
-        }
+            credited = self._compiled_credit(feature, start_live)
+        feature = feature.detach()
+        policy_loss, entropy = self._compiled_policy_loss(feature, action, credited)
+        return Judged.of(credited, policy_loss, entropy, self._compiled_value_loss(feature, credited))
 
-    _compiled_judgement = compiled_step(_judgement)
+    @compiled_step
+    def _judged_at_once(self, feature: Tensor, action: Tensor, start_live: Tensor) -> Judged:
+        value = self._critic(feature)
+        with torch.no_grad():
+            credited = self._credited(feature, start_live, value)
+        policy_loss, entropy = self._policy_loss(feature, action, credited)
+        return Judged.of(credited, policy_loss, entropy, self._value_losses(feature, credited, value))
+
+    def _credited(self, feature: Tensor, start_live: Tensor, value: Scalar | None = None) -> Credited:
+        """What imagined sequences are worth. ``value`` is what the critic has said of them; with it, no gradients."""
+        reward = self._reward_head(feature).mean()
+        live = self._imagined_live(feature)
+        worth = self._critic.worth(feature, value)
+        credit = self._credit(reward, live, worth, start_live=start_live, computer=self._return_computer)
+        scale = self._return_scale.update(credit.returns)
+        # A copy: of two results in one memory, here with the baseline, the compiler loses the gradients.
+        value_copy = worth.detach().clone()
+        return Credited(reward=reward.detach(), live=live.detach(), value=value_copy, credit=credit, scale=scale)
+
+    def _policy_loss(self, feature: Tensor, action: Tensor, credited: Credited) -> tuple[Tensor, Tensor]:
+        """The loss, and the entropy of the policy."""
+        credit = credited.credit
+        actions = credit.returns.shape[1]
+        policy = self._actor(feature[:, :actions])
+        entropy = policy.entropy()
+        gain = self._objective(policy, action[:, :actions], credit, credited.scale)
+        return -credit.weight * (gain + self._config.entropy_scale * entropy), entropy
+
+    def _value_losses(self, feature: Tensor, credited: Credited, value: Scalar | None = None) -> Tensor:
+        credit = credited.credit
+        loss = self._value_loss(self._critic(feature) if value is None else value, feature, credit.target)
+        return credit.value_weight * loss[:, credit.judged]
+
+    _compiled_credit = compiled_step(_credited)
+    _compiled_policy_loss = compiled_step(_policy_loss)
+    _compiled_value_loss = compiled_step(_value_losses)
 
     def _imagined_live(self, feature: Tensor) -> Tensor:
         """gamma, times the chance that the episode goes on."""

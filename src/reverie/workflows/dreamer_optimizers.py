@@ -56,6 +56,10 @@ class DreamerOptimizers:
         self._weights = self._parted(loss_weights)
         self.by_name = {name: make(parameters[name]) for name, make in makers.items()}
 
+    @property
+    def are_several(self) -> bool:
+        return len(self.by_name) > 1
+
     def step(self, losses: Mapping[str, Tensor], *, progress: Tensor | None) -> Metrics:
         """Metrics have the optimiser's name in front where there are several; ``skipped`` is one for all."""
         # All gradients first: the backward passes need the weights of the forward pass.
@@ -72,7 +76,7 @@ class DreamerOptimizers:
         watched = self._watched(found.totals, found.by_optimizer)
         skipped, metrics = [], {}
         for name, optimizer in self.by_name.items():
-            prefix = f"{name}/" if len(self.by_name) > 1 else ""
+            prefix = f"{name}/" if self.are_several else ""
             moved = optimizer.apply(found.by_optimizer[name], watched=watched, progress=progress)
             skipped.append(moved.pop(SKIPPED))
             metrics |= {f"{prefix}{key}": value for key, value in moved.items()}

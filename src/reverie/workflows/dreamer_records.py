@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from reverie.components.controllers.credit import Credit
 from reverie.components.representation_learners.latents import Latent
 from reverie.types import Metrics
 
@@ -36,6 +37,17 @@ class Dreamed:
 
 
 @dataclass(kw_only=True, slots=True)
+class Credited:
+    """What imagined sequences are worth: ``reward``, ``live`` and ``value`` at H + 1 states, without gradients."""
+
+    reward: Tensor
+    live: Tensor
+    value: Tensor
+    credit: Credit
+    scale: Tensor
+
+
+@dataclass(kw_only=True, slots=True)
 class Judged:
     """What imagined sequences are worth: ``reward``, ``live`` and ``value`` at H + 1 states, the rest of the actions.
 
@@ -50,6 +62,20 @@ class Judged:
     advantage: Tensor
     entropy: Tensor
     losses: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, credited: Credited, policy_loss: Tensor, entropy: Tensor, value_loss: Tensor) -> Judged:
+        credit, scale = credited.credit, credited.scale
+        return cls(
+            reward=credited.reward,
+            live=credited.live,
+            value=credited.value,
+            returns=credit.returns.detach(),
+            scale=scale,
+            advantage=(credit.returns - credit.baseline).detach() / scale,
+            entropy=entropy,
+            losses={"policy": policy_loss, "value": value_loss},
+        )
 
     def metrics(self) -> Metrics:
         return {

@@ -51,14 +51,14 @@ class Critic(nn.Module):
         assert self.slow is not None, "the workflow has checked that there is a slow copy"
         return self.slow(feature).mean()
 
-    def worth(self, feature: Tensor, value: Scalar) -> Tensor:
-        """The values that returns are made of; ``value`` is what the critic says of the same features, detached.
+    def worth(self, feature: Tensor, value: Scalar | None = None) -> Tensor:
+        """The values that returns are made of. ``value`` is what the critic has said of the same features already.
 
-        Where the features have gradients, these are followed through the critic, whose parameters the caller freezes.
+        Without it, gradients of the features are followed through the critic, whose parameters the caller freezes.
         """
         if self._bootstrap == "slow" and self.slow is not None:
             return self.slow(feature).mean()
-        return self.online(feature).mean() if feature.requires_grad else value.mean()
+        return (self.online(feature) if value is None else value).mean()
 
     @torch.no_grad()
     def update_slow(self, *, unless: Tensor) -> None:

@@ -100,9 +100,14 @@ def _density(x: Tensor) -> Tensor:
     return (-x.square() / 2).exp() / math.sqrt(2 * math.pi)
 
 
-@cache
+@torch.compiler.assume_constant_result
 def _hermite(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Nodes and weights for expectations under the standard normal."""
+    """Nodes and weights for expectations under the standard normal. The compiler cannot look into numpy."""
+    return _hermite_on(device)
+
+
+@cache
+def _hermite_on(device: torch.device) -> tuple[Tensor, Tensor]:
     nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
     return torch.tensor(nodes, dtype=torch.float32, device=device), torch.tensor(
         weights / math.sqrt(2 * math.pi), dtype=torch.float32, device=device

@@ -55,14 +55,17 @@ class Rssm(StateSpaceModel):
     def observe(
         self, carry: Latent, tokens_BTD: Tensor, action_BTA: Tensor, is_first_BT: Tensor, rng: Generator | None
     ) -> tuple[Latent, Tensor]:
-        steps = chosen_steps() if steps_are_compiled() and torch.is_grad_enabled() and self._can_be_walked() else None
-        if steps is None or not isinstance(self._latents, CategoricalLatents):
+        is_by_hand = steps_are_compiled() and torch.is_grad_enabled() and self.has_gradients_by_hand
+        steps = chosen_steps() if is_by_hand else None
+        if steps is None:
             return super().observe(carry, tokens_BTD, action_BTA, is_first_BT, rng)
         return self.walk(carry, tokens_BTD, action_BTA, is_first_BT, rng, steps=steps)
 
-    def _can_be_walked(self) -> bool:
+    @property
+    def has_gradients_by_hand(self) -> bool:
         norms = (one for one in self.modules() if isinstance(one, NormSilu))
-        return self._is_shallow and all(one.is_known_to_kernels for one in norms)
+        is_known = self._is_shallow and isinstance(self._latents, CategoricalLatents)
+        return is_known and all(one.is_known_to_kernels for one in norms)
 
     def walk(
         self,

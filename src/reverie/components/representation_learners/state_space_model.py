@@ -3,13 +3,51 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
 
 from reverie.components.representation_learners.latents import Latent, LatentKind, VariableDistribution
 from reverie.runtime.compilation import compiled_step
+
+
+class StepInputs(NamedTuple):
+    """What a step reads beside the state."""
+
+    tokens: Tensor
+    action: Tensor
+    """As ``_core`` reads it."""
+    keep: Tensor
+    """[..., 1]: 0 where an episode begins."""
+    noise: Tensor | None
+    start_deter: Tensor | None
+    """[1, D]: where episodes begin, unless it is with zeros."""
+    start_stoch: Tensor | None
+
+    def by_time(self) -> Iterator[StepInputs]:
+        """Of a sequence [B, T, ...] the inputs of each step."""
+        noises = [None] * self.keep.shape[1] if self.noise is None else self.noise.unbind(1)
+        parts = (one.unbind(1) for one in (self.tokens, self.action, self.keep))
+        for tokens, action, keep, noise in zip(*parts, noises, strict=True):
+            yield StepInputs(tokens, action, keep, noise, self.start_deter, self.start_stoch)
+
+    def at_once(self) -> StepInputs:
+        """Those of all steps as one batch, batch-major."""
+        noise = None if self.noise is None else self.noise.flatten(0, 1)
+        tokens, action, keep = (one.flatten(0, 1) for one in (self.tokens, self.action, self.keep))
+        return StepInputs(tokens, action, keep, noise, self.start_deter, self.start_stoch)
+
+    def detached(self) -> StepInputs:
+        return StepInputs(
+            self.tokens.detach(),
+            self.action.detach(),
+            self.keep,
+            self.noise,
+            None if self.start_deter is None else self.start_deter.detach(),
+            None if self.start_stoch is None else self.start_stoch.detach(),
+        )
 
 
 class StateSpaceModel(nn.Module, ABC):
@@ -22,6 +60,11 @@ class StateSpaceModel(nn.Module, ABC):
     def __init__(self, *, deter: int, latents: LatentKind) -> None:
         super().__init__()
         self._deter, self._latents = deter, latents
+
+    @property
+    def has_gradients_by_hand(self) -> bool:
+        """Whether ``observe`` itself is more than its steps one after the other, where `runtime.walk` asks for it."""
+        return False
 
     @abstractmethod
     def prior(self, deter: Tensor) -> Tensor:
@@ -64,26 +107,34 @@ class StateSpaceModel(nn.Module, ABC):
         self, carry: Latent, tokens_BTD: Tensor, action_BTA: Tensor, is_first_BT: Tensor, rng: Generator | None
     ) -> tuple[Latent, Tensor]:
         """Latents and posterior of a sequence that begins right after ``carry``."""
-        keep_BT1 = (~is_first_BT).unsqueeze(-1).to(carry.deter.dtype)
-        # Whatever does not depend on the recurrence is computed for all steps at once.
-        action_BTD = self._action_input(bounded(action_BTA) * keep_BT1)
-        size, length = is_first_BT.shape
-        noise_TB = self._latents.noise((length, size), carry.deter.device, rng)
-        noises = [None] * length if noise_TB is None else noise_TB.unbind(0)
-        start = self._learned_start()
-        begin = (None, None) if start is None else (start.deter, start.stoch)
         deter, stoch = carry.deter, carry.stoch
         deters, stochs, posteriors = [], [], []
-        steps = zip(tokens_BTD.unbind(1), action_BTD.unbind(1), keep_BT1.unbind(1), noises, strict=True)
-        for step in steps:
-            deter, stoch, posterior = self._observed(deter, stoch, *step, *begin)
+        for step in self.sequences(carry, tokens_BTD, action_BTA, is_first_BT, rng).by_time():
+            deter, stoch, posterior = self.observed(deter, stoch, *step)
             deters.append(deter)
             stochs.append(stoch)
             posteriors.append(posterior)
         return Latent(deter=torch.stack(deters, 1), stoch=torch.stack(stochs, 1)), torch.stack(posteriors, 1)
 
+    def sequences(
+        self, carry: Latent, tokens_BTD: Tensor, action_BTA: Tensor, is_first_BT: Tensor, rng: Generator | None
+    ) -> StepInputs:
+        """[B, T, ...]: whatever does not depend on the recurrence, computed for all steps at once."""
+        keep_BT1 = (~is_first_BT).unsqueeze(-1).to(carry.deter.dtype)
+        size, length = is_first_BT.shape
+        noise_TB = self._latents.noise((length, size), carry.deter.device, rng)
+        start = self._learned_start()
+        return StepInputs(
+            tokens=tokens_BTD,
+            action=self._action_input(bounded(action_BTA) * keep_BT1),
+            keep=keep_BT1,
+            noise=None if noise_TB is None else noise_TB.transpose(0, 1),
+            start_deter=None if start is None else start.deter,
+            start_stoch=None if start is None else start.stoch,
+        )
+
     @compiled_step
-    def _observed(
+    def observed(
         self,
         deter: Tensor,
         stoch: Tensor,
@@ -94,7 +145,9 @@ class StateSpaceModel(nn.Module, ABC):
         start_deter: Tensor | None,
         start_stoch: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """One step with an observation. Rows whose ``keep`` is 0 begin an episode."""
+        """``deter``, ``stoch`` and posterior after one step with an observation, which begins an episode where ``keep``
+        is 0.
+        """
         keep_N11 = keep_N1.unsqueeze(-1)
         deter, stoch = deter * keep_N1, stoch * keep_N11
         if start_deter is not None:
