@@ -47,6 +47,26 @@ def test_ten_captured_updates_equal_ten_eager_ones(kind: str, precision: str) ->
     assert unlike(state(eager), state(replayed), "") == []
 
 
+OLDER = [
+    ("dreamer_v3_2023", "vector"),
+    ("dreamer_v3_2023", "picture"),
+    ("dreamer_v2", "picture"),
+    ("dreamer_v1", "vector"),
+]
+
+
+@pytest.mark.parametrize(("form", "kind"), OLDER)
+def test_older_forms_are_captured_too(form: str, kind: str) -> None:
+    settings = [f"{group}={form}" for group in ("components", "controller", "workflow")]
+    eager, replayed = (made(kind, *settings) for _ in range(2))
+    captured = replayed.captured()
+    for _ in range(6):
+        one = {name: value.item() for name, value in eager.update().items()}
+        other = {name: value.item() for name, value in captured().items()}
+        assert one == other
+    assert unlike(state(eager), state(replayed), "") == []
+
+
 def test_priorities_and_mixtures_are_captured_too() -> None:
     settings = ["training.sampler={prioritized: 0.5, recent: 0.25, uniform: 0.25}", "training.crosses_episodes=false"]
     eager, replayed = (made("vector", *settings) for _ in range(2))
