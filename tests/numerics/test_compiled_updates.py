@@ -51,9 +51,9 @@ CASES = [
     ("dreamer_v3", "classes"),
     ("dreamer_v3_2023", "numbers"),
     ("dreamer_v3_2023", "classes"),
-    ("dreamer_v2", "numbers"),
-    ("dreamer_v2", "numbers and classes"),
     ("dreamer_v1", "numbers"),
+    pytest.param("dreamer_v2", "numbers", marks=pytest.mark.long),
+    pytest.param("dreamer_v2", "numbers and classes", marks=pytest.mark.long),
 ]
 """Those with gradients through the dynamics, and with optimisers of their own for actor and critic, among them."""
 
