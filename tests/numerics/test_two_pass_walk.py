@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_gru_rssm import FORMS, forms, sequence
-from torch import Tensor
+from test_gru_rssm import ACTIONS, CATEGORICAL, DETER, FORMS, GAUSSIAN, HIDDEN, TOKENS, forms, sequence, shaken
+from torch import Generator, Tensor
 
 from reverie.components.representation_learners import two_pass_walk
+from reverie.components.representation_learners.cells import NormGru
+from reverie.components.representation_learners.gru_rssm import GruRssm
 from reverie.components.representation_learners.latents import Latent
+from reverie.components.representation_learners.rssm import Rssm
 from reverie.components.representation_learners.state_space_model import StateSpaceModel
 from reverie.components.representation_learners.two_pass_walk import TwoPassWalk
-from reverie.runtime.precision import Precision
+from reverie.runtime.precision import FULL_PRECISION, Precision
 
 CPU = torch.device("cpu")
 
@@ -22,7 +25,12 @@ def made(form: str) -> StateSpaceModel:
 
 
 def outcome(
-    model: StateSpaceModel, *, is_walked: bool, precision: str = "float32", seed: int | None = 2
+    model: StateSpaceModel,
+    *,
+    is_walked: bool,
+    precision: str = "float32",
+    seed: int | None = 2,
+    allows_unused: bool = False,
 ) -> list[Tensor]:
     """Values, and the gradients of carry, tokens, actions and weights."""
     lowered = Precision(precision, CPU)
@@ -38,7 +46,7 @@ def outcome(
     weights = torch.Generator().manual_seed(3)
     total = sum((one * torch.randn(one.shape, generator=weights)).sum() for one in values)
     assert isinstance(total, Tensor)
-    return [one.detach() for one in (*values, *torch.autograd.grad(total, leaves))]
+    return [one.detach() for one in (*values, *torch.autograd.grad(total, leaves, materialize_grads=allows_unused))]
 
 
 def distance(ones: list[Tensor], others: list[Tensor]) -> float:
@@ -73,3 +81,52 @@ def test_weights_learn_again_after_a_walk() -> None:
     model = made("2023")
     outcome(model, is_walked=True)
     assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+class Blind(GruRssm):
+    """Its posterior knows nothing but the tokens, and its state nothing of what came before."""
+
+    def _posterior(self, deter: Tensor, tokens: Tensor) -> Tensor:
+        return super()._posterior(torch.zeros_like(deter), tokens)
+
+    def _core(self, latent: Latent, action_input: Tensor) -> Tensor:
+        return super()._core(Latent(deter=torch.zeros_like(latent.deter), stoch=latent.stoch), action_input)
+
+
+class Doubling(GruRssm):
+    """More than its steps."""
+
+    def observe(
+        self, carry: Latent, tokens_BTD: Tensor, action_BTA: Tensor, is_first_BT: Tensor, rng: Generator | None
+    ) -> tuple[Latent, Tensor]:
+        latent, posterior = super().observe(carry, tokens_BTD, action_BTA, is_first_BT, rng)
+        return Latent(deter=2 * latent.deter, stoch=latent.stoch), posterior
+
+
+def own(kind: type[GruRssm]) -> GruRssm:
+    torch.manual_seed(0)
+    sizes = {"token_dim": TOKENS, "action_dim": ACTIONS, "deter": DETER, "hidden": HIDDEN}
+    model = kind(**sizes, latents=CATEGORICAL, cell=NormGru)
+    shaken(model)
+    return model
+
+
+def test_a_model_of_one_s_own_may_look_at_less() -> None:
+    leaves = 4  # the carry's deter is among them and reaches nothing, so weights alone are compared
+    plain, walked = (outcome(own(Blind), is_walked=one, allows_unused=True) for one in (False, True))
+    assert distance(walked[3 + leaves :], plain[3 + leaves :]) < 2e-5
+
+
+def test_only_models_that_are_nothing_but_their_steps_are_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(two_pass_walk, "defers_gradients", lambda: True)
+    kinds = {kind: own(kind) for kind in (GruRssm, Blind, Doubling)}
+    sizes = {"token_dim": TOKENS, "action_dim": ACTIONS, "deter": DETER, "hidden": HIDDEN}
+    models: list[StateSpaceModel] = [*kinds.values(), Rssm(**sizes, latents=GAUSSIAN, blocks=2)]
+    models.append(Rssm(**sizes, latents=CATEGORICAL, blocks=2))
+    walks: list[bool] = []
+    for model in models:
+        walk = TwoPassWalk(model, precision=FULL_PRECISION)
+        walks.append(False)
+        monkeypatch.setattr(walk, "walk", lambda *_: walks.__setitem__(-1, True))
+        walk.observe(*sequence(model), None)
+    assert walks == [True, True, False, True, False]

@@ -30,8 +30,7 @@ class Precision:
     def applied(self) -> Iterator[None]:
         """Matrix products and convolutions inside compute in this precision.
 
-        Each weight is converted once, at its first use, and the copy belongs to the gradient mode of that use: code
-        with and code without gradients that share weights each need an entry of their own. Entries do not nest.
+        With gradients, each weight is converted once, at its first use. Entries do not nest.
         """
         if not self.is_lowered:
             yield

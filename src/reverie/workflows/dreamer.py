@@ -300,7 +300,7 @@ class Dreamer(WorldModelWorkflow):
             credited = self._compiled_credit(feature, start_live)
         feature = feature.detach()
         policy_loss, entropy = self._compiled_policy_loss(feature, action, credited)
-        return Judged.of(credited, policy_loss, entropy, self._compiled_value_loss(feature, credited))
+        return Judged.of(credited, policy_loss, entropy, self._compiled_critic_loss(feature, credited))
 
     @compiled_step
     def _judged_at_once(self, feature: Tensor, action: Tensor, start_live: Tensor) -> Judged:
@@ -308,7 +308,7 @@ class Dreamer(WorldModelWorkflow):
         with torch.no_grad():
             credited = self._credited(feature, start_live, value)
         policy_loss, entropy = self._policy_loss(feature, action, credited)
-        return Judged.of(credited, policy_loss, entropy, self._value_losses(feature, credited, value))
+        return Judged.of(credited, policy_loss, entropy, self._critic_loss(feature, credited, value))
 
     def _credited(self, feature: Tensor, start_live: Tensor, value: Scalar | None = None) -> Credited:
         """What imagined sequences are worth. ``value`` is what the critic has said of them; with it, no gradients."""
@@ -330,14 +330,14 @@ class Dreamer(WorldModelWorkflow):
         gain = self._objective(policy, action[:, :actions], credit, credited.scale)
         return -credit.weight * (gain + self._config.entropy_scale * entropy), entropy
 
-    def _value_losses(self, feature: Tensor, credited: Credited, value: Scalar | None = None) -> Tensor:
+    def _critic_loss(self, feature: Tensor, credited: Credited, value: Scalar | None = None) -> Tensor:
         credit = credited.credit
         loss = self._value_loss(self._critic(feature) if value is None else value, feature, credit.target)
         return credit.value_weight * loss[:, credit.judged]
 
     _compiled_credit = compiled_step(_credited)
     _compiled_policy_loss = compiled_step(_policy_loss)
-    _compiled_value_loss = compiled_step(_value_losses)
+    _compiled_critic_loss = compiled_step(_critic_loss)
 
     def _imagined_live(self, feature: Tensor) -> Tensor:
         """gamma, times the chance that the episode goes on."""

@@ -49,7 +49,7 @@ class Imagination:
             actions.append(action)
             features.append(feature)
         actions.append(self._chosen(actor, feature, choices[-1])[0])
-        return Dreamed(feature=torch.stack(features, 1), action=torch.stack(actions, 1))
+        return Dreamed(feature=torch.stack(features, 1), action=torch.stack(actions, 1).detach())
 
     def _followed(self, starts: Latent, choices: Noises, chances: Noises) -> Dreamed:
         """Gradients go through the model to the actions step after step, and from there to the actor all at once."""
@@ -58,9 +58,9 @@ class Imagination:
         for choice, chance in zip(choices[:-1], chances, strict=True):
             with torch.no_grad():
                 action, vector = self._chosen(self._actor, feature, choice)
-            deter, stoch, feature = self._led(deter, stoch, vector.requires_grad_(), chance)
+            vectors.append(vector.detach().requires_grad_())
+            deter, stoch, feature = self._led(deter, stoch, vectors[-1], chance)
             actions.append(action)
-            vectors.append(vector)
             features.append(feature)
         with torch.no_grad():
             actions.append(self._chosen(self._actor, feature, choices[-1])[0])

@@ -30,7 +30,10 @@ class Modelled:
 
 @dataclass(kw_only=True, slots=True)
 class Dreamed:
-    """Imagined sequences [N, H + 1, ...]: index 0 is the replayed start, and every action is chosen at its state."""
+    """Imagined sequences [N, H + 1, ...]: index 0 is the replayed start, and every action is chosen at its state.
+
+    Gradients to the actor, where there are any, are those of ``feature``.
+    """
 
     feature: Tensor
     action: Tensor
@@ -38,7 +41,7 @@ class Dreamed:
 
 @dataclass(kw_only=True, slots=True)
 class Credited:
-    """What imagined sequences are worth: ``reward``, ``live`` and ``value`` at H + 1 states, without gradients."""
+    """What is predicted along imagined sequences, at H + 1 states and without gradients, and the credit of actions."""
 
     reward: Tensor
     live: Tensor

@@ -33,4 +33,5 @@ class _Deferred(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        assert not torch.is_grad_enabled(), "a pull has no gradients of its own"
         return (None, None, *ctx.pull(*grad_outputs))

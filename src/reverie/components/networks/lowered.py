@@ -31,6 +31,8 @@ class LoweredCopy(Generic[Network]):
                     self._lowered.append(shared)
                     self._originals.append(parameter)
                 copied.register_parameter(name, shared)
+            for name, buffer in module.named_buffers(recurse=False):
+                copied.register_buffer(name, buffer)
 
     @torch.no_grad()
     def refresh(self) -> None:

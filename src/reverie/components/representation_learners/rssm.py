@@ -55,14 +55,17 @@ class Rssm(StateSpaceModel):
     def observe(
         self, carry: Latent, tokens_BTD: Tensor, action_BTA: Tensor, is_first_BT: Tensor, rng: Generator | None
     ) -> tuple[Latent, Tensor]:
-        is_by_hand = steps_are_compiled() and torch.is_grad_enabled() and self.has_gradients_by_hand
+        is_by_hand = steps_are_compiled() and torch.is_grad_enabled() and self._has_gradients_by_hand()
         steps = chosen_steps() if is_by_hand else None
         if steps is None:
             return super().observe(carry, tokens_BTD, action_BTA, is_first_BT, rng)
         return self.walk(carry, tokens_BTD, action_BTA, is_first_BT, rng, steps=steps)
 
     @property
-    def has_gradients_by_hand(self) -> bool:
+    def is_made_of_steps(self) -> bool:
+        return type(self).observe is Rssm.observe and not self._has_gradients_by_hand()
+
+    def _has_gradients_by_hand(self) -> bool:
         norms = (one for one in self.modules() if isinstance(one, NormSilu))
         is_known = self._is_shallow and isinstance(self._latents, CategoricalLatents)
         return is_known and all(one.is_known_to_kernels for one in norms)

@@ -62,9 +62,9 @@ class StateSpaceModel(nn.Module, ABC):
         self._deter, self._latents = deter, latents
 
     @property
-    def has_gradients_by_hand(self) -> bool:
-        """Whether ``observe`` itself is more than its steps one after the other, where `runtime.walk` asks for it."""
-        return False
+    def is_made_of_steps(self) -> bool:
+        """Whether ``observe`` is its steps one after the other and nothing else, so that they may be made otherwise."""
+        return type(self).observe is StateSpaceModel.observe
 
     @abstractmethod
     def prior(self, deter: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ class StateSpaceModel(nn.Module, ABC):
         start_stoch: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """``deter``, ``stoch`` and posterior after one step with an observation, which begins an episode where ``keep``
-        is 0.
+        is 0. A pure function of the arguments: it may be called twice for one step.
         """
         keep_N11 = keep_N1.unsqueeze(-1)
         deter, stoch = deter * keep_N1, stoch * keep_N11

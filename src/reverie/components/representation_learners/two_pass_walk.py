@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Generator, Tensor
@@ -23,19 +23,22 @@ Step = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 class TwoPassWalk:
     """``model.observe`` for training: the same values, and the same gradients but for rounding.
 
-    Made in this way where steps are compiled, `runtime.walk` asks for something else than autograd, and the model has
-    no gradients by hand.
+    Made in this way where steps are compiled, `runtime.walk` asks for something else than autograd, and the model is
+    nothing but its steps.
     """
 
     def __init__(self, model: StateSpaceModel, *, precision: Precision) -> None:
-        self._model = model
-        # Every step uses the same weights: in lowered precision they are converted once for all steps.
-        self._copy = LoweredCopy(model) if precision.is_lowered and not model.has_gradients_by_hand else None
+        self._model, self._is_lowered = model, precision.is_lowered
+
+    @cached_property
+    def _copy(self) -> LoweredCopy[StateSpaceModel]:
+        """Every step uses the same weights: in lowered precision they are converted once for all steps."""
+        return LoweredCopy(self._model)
 
     def observe(
         self, carry: Latent, tokens_BTD: Tensor, action_BTA: Tensor, is_first_BT: Tensor, rng: Generator | None
     ) -> tuple[Latent, Tensor]:
-        is_mine = defers_gradients() and not self._model.has_gradients_by_hand
+        is_mine = defers_gradients() and torch.is_grad_enabled() and self._model.is_made_of_steps
         return (self.walk if is_mine else self._model.observe)(carry, tokens_BTD, action_BTA, is_first_BT, rng)
 
     def walk(
@@ -56,7 +59,7 @@ class TwoPassWalk:
     def _first_pass(self, carry: Latent, given: StepInputs) -> list[Step]:
         """Each step begins with a state that is cut off from the one before: how they hang together is `_along`'s."""
         model = self._model
-        if self._copy is not None:
+        if self._is_lowered:
             self._copy.refresh()
             model = self._copy.network
         deter, stoch = carry.deter, carry.stoch
@@ -77,7 +80,9 @@ def _along(steps: Sequence[Step], *to_values: Tensor) -> tuple[Tensor, ...]:
     deters, stochs = [deter], [stoch]
     for step in reversed(range(1, len(steps))):
         begin, found = steps[step]
-        from_later = torch.autograd.grad(found, begin, (deter, stoch, to_posterior[step]))
+        reached = zip(found, (deter, stoch, to_posterior[step]), strict=True)
+        heard, told = zip(*[pair for pair in reached if pair[0].requires_grad], strict=True)
+        from_later = torch.autograd.grad(heard, begin, told, materialize_grads=True)
         deter, stoch = to_deter[step - 1] + from_later[0], to_stoch[step - 1] + from_later[1]
         deters.append(deter)
         stochs.append(stoch)
