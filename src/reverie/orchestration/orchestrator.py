@@ -68,7 +68,7 @@ class Orchestrator:
         self._acted_in = 0
         """Index of the phase of the last action."""
         self._owes_afterwards = False
-        """A signal broke off the evaluation after the last action; what follows an action is still to be done."""
+        """The evaluation after the last action is not over, and may be broken off; what follows is still to be done."""
         self._signals = StopSignals()
         self._meter = ProgressMeter(phases, labels)
         self._enter_phase()
@@ -245,10 +245,15 @@ class Orchestrator:
     def _has_evaluated(self, controller: str | None) -> bool:
         """Evaluate; False when a signal broke it off, which leaves no trace in the run's state."""
         before = self._parts.rng.get_state()
-        with self._stopwatch.measuring("evaluate"):
-            scores = self._parts.evaluator.evaluate(
-                self._workflow.policy(controller), lambda: self._signals.received is not None
-            )
+        try:
+            with self._stopwatch.measuring("evaluate"):
+                scores = self._parts.evaluator.evaluate(
+                    self._workflow.policy(controller), lambda: self._signals.received is not None
+                )
+        except ReverieError:  # its simulators have failed; what was learned before it is not lost
+            self._parts.rng.set_state(before)
+            self.save()
+            raise
         for notice in self._parts.evaluator.notices():
             self._display.say(notice)
         if scores is None:
@@ -270,9 +275,10 @@ class Orchestrator:
         is_due = self._evaluations.is_due(steps, updates)
         controller = self._scheduler.phases[self._acted_in].controller
         is_soon = self._scheduler.is_evaluation_after(self._acted_in)
-        self._owes_afterwards = is_due and not is_soon and not self._has_evaluated(controller)
-        if self._owes_afterwards:
+        self._owes_afterwards = is_due and not is_soon
+        if self._owes_afterwards and not self._has_evaluated(controller):
             return
+        self._owes_afterwards = False
         if is_due:
             self._evaluations.mark(steps, updates)
         if self._logger.should_write(steps, updates=updates):
