@@ -27,8 +27,10 @@ def stored_config(run: Path, allow: Sequence[str]) -> dict[str, Any]:
 
 
 def moved_to(stored: dict[str, Any], elsewhere: DictConfig | None, *, where: str) -> DictConfig:
-    """The configuration with the task and the environment of ``elsewhere``, or as it is."""
-    if elsewhere is not None:
+    """The configuration with the task and the environment of ``elsewhere``, or as it is: also where the run's own task
+    is named in the run's own simulator, which has the options that the agent learned with.
+    """
+    if elsewhere is not None and not _is_at_home(stored, elsewhere):
         stored = {**stored, "task": plain(elsewhere.task), "environment": plain(elsewhere.environment)}
     if stored["task"] is None:
         raise ReverieError(
@@ -36,6 +38,12 @@ def moved_to(stored: dict[str, Any], elsewhere: DictConfig | None, *, where: str
             "`--task gym_CartPole-v1`"
         )
     return DictConfig(stored)
+
+
+def _is_at_home(stored: dict[str, Any], elsewhere: DictConfig) -> bool:
+    simulators = stored["environment"]["simulator"], plain(elsewhere.environment)["simulator"]
+    targets = [None if one is None else one["_target_"] for one in simulators]
+    return stored["task"] == elsewhere.task and targets[0] == targets[1]
 
 
 def trained_spaces(config: DictConfig) -> Spaces:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
 
+from reverie.build import assemble
 from reverie.cli import main
+from reverie.commands.composition import composed_run
 from reverie.components.controllers.evolution import Evolution
+from reverie.types import Phase
+from reverie.workflows import og_wm
 
 TINY = (
     *("experiment=og_wm_dream", "size=debug", "training.total_timesteps=64", "buffer.replay.capacity=64"),
@@ -52,6 +57,20 @@ def test_a_controller_that_evolved_in_the_task_plays_and_its_model_says_nothing_
     capsys.readouterr()
     assert main(["eval", str(run), "--episodes", "2", "--json"]) == 0  # without environments to evolve in
     assert json.loads(capsys.readouterr().out)["episodes"] == 2
+
+
+def test_a_phase_looks_at_its_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where evolution is driven by hand, nobody advances the phase: looking at every step would take most of it."""
+    looks: list[int] = []
+    monkeypatch.setattr(og_wm, "digest", lambda *modules: looks.append(len(modules)) or "a model")
+    tiny = [word for word in TINY if "dream_steps" not in word]
+    config = composed_run([*tiny, "phases=og_wm", "environment.num_envs=2", "environment.in_workers=false"])
+    with closing(assemble(config, device=torch.device("cpu"), allow=None)) as parts:
+        for _ in range(2):
+            phase = Phase(name="evolve", type="online", progress=torch.zeros(()), controller="population")
+            for _ in range(3):
+                parts.workflow.collect_step(0, phase=phase)
+    assert looks == [2, 2]
 
 
 def test_a_skipped_leg_does_nothing_and_a_longer_one_is_gone_back_to(

@@ -56,6 +56,7 @@ class OgWm(WorldModelWorkflow):
         self._policies: dict[str, Policy] = {}
         self._ended: Mapping[int, Episode] = {}
         """Episodes whose last observation came with the last step, by environment."""
+        self._evolved_in: Phase | None = None
         self._make_evolution(context)
 
     def _check(self, context: WorkflowContext) -> None:
@@ -219,6 +220,9 @@ class OgWm(WorldModelWorkflow):
         """As a phase begins: the model may have learned since the last one that evolved. What it learns beside
         evolution, in one phase, changes nothing: a resume in the midst of it goes on.
         """
+        if phase is self._evolved_in:  # looking takes longer than a step of the population
+            return
+        self._evolved_in = phase
         if not phase.progress.item():
             self._evolution.know(digest(self._vae, self._rnn))
 

@@ -25,7 +25,7 @@ class CmaEs:
     def __init__(self, *, parameter_count: int, population: int, sigma: float, rng: Generator) -> None:
         """``rng`` is a stream on the CPU."""
         require("population of CMA-ES", population, at_least=4)
-        require("sigma of CMA-ES", sigma, at_least=1e-12)
+        require("sigma of CMA-ES", sigma, at_least=1e-12, at_most=1e6)
         self._count, self._population, self._sigma, self._rng = parameter_count, population, sigma, rng
         self._noise: np.ndarray | None = None
         """Normal numbers [population, parameters] that ``solutions`` were drawn with."""
