@@ -35,16 +35,20 @@ def state(run: Rehearsal) -> dict[str, object]:
     return {"workflow": run.workflow.get_state(), "buffer": buffer, "rng": run.rng.get_state()}
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("kind", sorted(SPACES))
-def test_ten_captured_updates_equal_ten_eager_ones(kind: str, precision: str) -> None:
-    eager, replayed = (made(kind, f"runtime.precision={precision}") for _ in range(2))
+def assert_same_updates(eager: Rehearsal, replayed: Rehearsal, *, count: int) -> None:
     captured = replayed.captured()
-    for _ in range(10):
+    for _ in range(count):
         one = {name: value.item() for name, value in eager.update().items()}
         other = {name: value.item() for name, value in captured().items()}
         assert one == other
     assert unlike(state(eager), state(replayed), "") == []
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", sorted(SPACES))
+def test_ten_captured_updates_equal_ten_eager_ones(kind: str, precision: str) -> None:
+    eager, replayed = (made(kind, f"runtime.precision={precision}") for _ in range(2))
+    assert_same_updates(eager, replayed, count=10)
 
 
 OLDER = [
@@ -59,12 +63,7 @@ OLDER = [
 def test_older_forms_are_captured_too(form: str, kind: str) -> None:
     settings = [f"{group}={form}" for group in ("components", "controller", "workflow")]
     eager, replayed = (made(kind, *settings) for _ in range(2))
-    captured = replayed.captured()
-    for _ in range(6):
-        one = {name: value.item() for name, value in eager.update().items()}
-        other = {name: value.item() for name, value in captured().items()}
-        assert one == other
-    assert unlike(state(eager), state(replayed), "") == []
+    assert_same_updates(eager, replayed, count=6)
 
 
 def test_priorities_and_mixtures_are_captured_too() -> None:

@@ -51,7 +51,7 @@ CASES = [
     ("dreamer_v3", "classes"),
     ("dreamer_v3_2023", "numbers"),
     ("dreamer_v3_2023", "classes"),
-    ("dreamer_v1", "numbers"),
+    pytest.param("dreamer_v1", "numbers", marks=pytest.mark.long),
     pytest.param("dreamer_v2", "numbers", marks=pytest.mark.long),
     pytest.param("dreamer_v2", "numbers and classes", marks=pytest.mark.long),
 ]
